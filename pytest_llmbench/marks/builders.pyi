@@ -470,6 +470,49 @@ class LLMBench:
         """
 
     @staticmethod
+    def integrity(
+        *,
+        prompts: int | Mapping[str, int] | None = None,
+        concurrency: int | Mapping[str, int] = 8,
+        margin: float | Mapping[str, float] = 0.1,
+        single_stream_margin: float | Mapping[str, float] = 0.2,
+        text_margin: float | Mapping[str, float] = 0.2,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
+    ) -> pytest.MarkDecorator:
+        """Integrity (no test of the draft).
+
+        Repeated against new prompts, published against new ones, replies under load against replies alone.
+
+        Fails on a difference beyond its margin; undecided is inconclusive.
+
+        :param prompts: new prompts (64), each asked three times.
+        :param concurrency: requests in flight under load.
+        :param margin: by which replies under load may differ in length; share of canned first tokens.
+        :param single_stream_margin: by which repeated and published prompts, sent one at a time, may be
+            faster.
+        :param text_margin: of prompts whose first eight words may be others under load.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
     def itl(
         *,
         levels_percent: Sequence[float] = (25, 50, 75, 90),

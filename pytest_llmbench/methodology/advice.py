@@ -104,8 +104,10 @@ def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: 
     wanted, load = math.ceil(round(times * most, 6)), plans[0].load
     beyond = load.is_trace and wanted > len(load.offsets_ns)
     for own in ("prompts", "questions"):
-        if own in known:
-            return _Counted(own, most, wanted, f"{own}={wanted}")
+        if own in known:  # a load may send each of them more than once
+            once = min(plan.most_requests for plan in plans)
+            wanted = math.ceil(round(times * once, 6))
+            return _Counted(own, once, wanted, f"{own}={wanted}")
     if "requests" not in known or beyond:
         return _Counted("requests", most, wanted, None)
     if getattr(parameters, "is_auto", False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +33,14 @@ SHOWN_CHARS: Final = 200
 """Most characters of a wrong answer that a record keeps."""
 LETTERS: Final = "ABCDEFGHIJ"
 """The letters of choices."""
+
+FINGERPRINT: Final = "fingerprint"
+"""The scorer of requests without a known answer whose replies are compared with one another. Not for
+authors."""
+SAID: Final = "said"
+"""What it gives instead of one of :data:`CHECKS`: :func:`fingerprint` behind a colon."""
+_PREFIXES: Final = (1, 8)
+"""Words of the beginnings that a fingerprint tells apart."""
 
 SCORERS: Final = ("exact", "number", "choice", "contains")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?|[-+]?\.\d+")
@@ -67,6 +76,8 @@ class ExpectedAnswer:
 
         ``cut``: the reply ended at its limit.
         """
+        if self.scorer == FINGERPRINT:
+            return f"{SAID}: {fingerprint(reply)}"
         try:
             said, right = _scorer(self.scorer)(reply, self.answer)
         except Exception as error:  # noqa: BLE001 - an author's function may raise anything
@@ -82,6 +93,14 @@ class ExpectedAnswer:
 def check_of(told: str) -> str:
     """Which of :data:`CHECKS` a record tells."""
     return told.partition(":")[0]
+
+
+def fingerprint(reply: str) -> str:
+    """The number of characters, and digests of its first word, its first eight and the whole: what tells
+    whether two replies are alike, and where the text itself is not kept."""
+    words = reply.split()
+    parts = [*(" ".join(words[:count]) for count in _PREFIXES), reply]
+    return " ".join([str(len(reply)), *(f"{zlib.crc32(part.encode()):08x}" for part in parts)])
 
 
 def scorer_mistakes(scorer: str) -> list[str]:

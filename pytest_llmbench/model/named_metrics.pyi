@@ -45,6 +45,12 @@ class NamedMetrics:
     def cached_input_share(self) -> ReadEstimate:
         """Cached share of the input."""
     @property
+    def canned_first_tokens(self) -> ReadEstimate:
+        """Canned first tokens."""
+    @property
+    def changed_under_load(self) -> ReadEstimate:
+        """Replies changed by load."""
+    @property
     def class_jain_index(self) -> ReadEstimate:
         """Class-level fairness index."""
     @property
@@ -150,6 +156,9 @@ class NamedMetrics:
     def latency_scheduled(self) -> MetricView:
         """Latency from the schedule."""
     @property
+    def length_ratio_under_load(self) -> ReadEstimate:
+        """Length of replies under load."""
+    @property
     def longest_pause(self) -> MetricView:
         """Longest pause."""
     @property
@@ -225,8 +234,20 @@ class NamedMetrics:
     def pressed_levels(self) -> ReadEstimate:
         """Pressed levels."""
     @property
+    def published_tpot_ratio(self) -> ReadEstimate:
+        """TPOT of published prompts."""
+    @property
+    def published_ttft_ratio(self) -> ReadEstimate:
+        """TTFT of published prompts."""
+    @property
     def recovery_time(self) -> ReadEstimate:
         """Recovery time."""
+    @property
+    def repeated_tpot_ratio(self) -> ReadEstimate:
+        """TPOT of repeated prompts."""
+    @property
+    def repeated_ttft_ratio(self) -> ReadEstimate:
+        """TTFT of repeated prompts."""
     @property
     def request_throughput(self) -> ReadEstimate:
         """Request throughput."""

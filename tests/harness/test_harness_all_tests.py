@@ -32,8 +32,8 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
 Given = dict[str, Any]
-QUESTIONS = {"accuracy"} & {*names("tests")}
-"""Tests whose requests are given questions, the same ones each time."""
+QUESTIONS = {"accuracy", "integrity"} & {*names("tests")}
+"""Tests whose requests are given questions, the same ones each time, or that ask twice by design."""
 JOBS: tuple[tuple[str, Given], ...] = tuple(
     (name, given)
     for name, given in (

@@ -26,6 +26,8 @@ from pytest_llmbench.model.wording.notes import NOTES
 from pytest_llmbench.registry import every, extras
 
 SENTENCES = every_sentence()
+FOUND = {**FINDINGS, **{name: each for table in every("sentences").values() for name, each in table.items()}}
+"""What a finding may say: extras bring sentences of their own."""
 NOTED = {each.note for extra in extras() for each in extra.transports if each.note}
 """Notes on what is measured over a transport."""
 _OWN = {"ok", "value", "limit", "voids", "unit"}
@@ -47,7 +49,7 @@ def made() -> Iterator[tuple[str, str, set[str], bool, str]]:
                 continue
             names = {keyword.arg for keyword in call.keywords if keyword.arg}
             more = len(names) < len(call.keywords)
-            table = FINDINGS if target.value.id == "Finding" else SENTENCES
+            table = FOUND if target.value.id == "Finding" else SENTENCES
             found = texts(call.args[0])
             for identifier in found or texts(tree) & set(table):
                 yield target.value.id, identifier, names, more or not found, f"{path.name}:{call.lineno}"
@@ -73,7 +75,7 @@ BY_A_BASE = texts(ast.parse((_ROOT / "methodology/measuring/session_memory.py").
 
 def test_every_id_that_is_made_is_in_the_table() -> None:
     assert [each for each in MADE if each[1] not in SENTENCES] == []
-    assert [each for each in MADE if each[0] == "Finding" and each[1] not in FINDINGS] == []
+    assert [each for each in MADE if each[0] == "Finding" and each[1] not in FOUND] == []
 
 
 def test_every_id_of_the_table_is_made() -> None:

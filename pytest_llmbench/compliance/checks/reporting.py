@@ -136,6 +136,9 @@ def vary_workloads(view: EvidenceView) -> Answer:
         for sibling in view.evidence.siblings
     }
     view.note("workloads_and_seeds", len(drawn))
+    audits = [sibling for sibling in view.evidence.siblings if sibling.test == "integrity"]
+    if audits:
+        view.note("audited", {each.check: each.ok for audit in audits for each in audit.findings})
     return view.answer(len(drawn) > 1, f"{len(drawn)} workloads or seeds", "one workload with one seed")
 
 

@@ -336,3 +336,27 @@ class PowerOptions:
             elif self.idle_w is None and value != each.default:
                 found.append(f"{each.name} is {value}, but without idle_w nothing is known of power")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class CheatOptions:
+    """Options that flatter the figures of a benchmark."""
+
+    response_cache: bool = False
+    """Whether a prompt that came before is answered at once, from memory."""
+    known_prompts: int = 0
+    """Number of prompts of synthetic-uniform with seed 42 that are answered from memory."""
+    short_replies_above: int | None = None
+    """Requests in flight above which replies are cut to 70 % of their length; none: never."""
+    smaller_model_above: int | None = None
+    """Requests in flight above which another model answers, under the same name; none: never."""
+    canned_first_token: bool = False
+    """Whether every reply begins with the same token, sent on acceptance, before the prefill."""
+
+    def mistakes(self) -> list[str]:
+        """The mistakes in these values; empty if there are none."""
+        return [
+            f"{name} is {value}; it has to be 0 or more"
+            for name in ("known_prompts", "short_replies_above", "smaller_model_above")
+            if (value := getattr(self, name)) is not None and value < 0
+        ]

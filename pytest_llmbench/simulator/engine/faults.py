@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.model.structured import StructuredOutput
-from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.config import CheatOptions, EngineConfig
 from pytest_llmbench.simulator.engine.request import RefusalError
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.cheats import Conduct, Conducts
     from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
@@ -44,6 +45,8 @@ TRANSPORT_FAULTS: frozenset[FaultKind] = frozenset({"reset", "half_close", "cras
 WHOLE_REPLY_FAULTS: frozenset[FaultKind] = frozenset({"drip", "buffering"})
 """Faults that change how the whole reply is delivered, from its first byte."""
 
+FROM_MEMORY_NS = 20_000
+"""Nanoseconds from one token to the next of a reply from memory."""
 _PER_REQUEST = 0x9E3779B97F4A7C15
 
 
@@ -113,8 +116,17 @@ class FaultOptions:
 class FaultSchedule:
     """Draws, for each request in order of arrival, the fault that happens to it."""
 
-    def __init__(self, options: FaultOptions, seed: int) -> None:
+    def __init__(
+        self,
+        options: FaultOptions,
+        seed: int,
+        cheats: CheatOptions = CheatOptions(),  # noqa: B008 - never changed
+    ) -> None:
         self.options = options
+        self._cheats = cheats
+        self._conducts: Conducts | None = None
+        self.honest = cheats == CheatOptions()
+        """Whether no cheat is asked for."""
         self._seed = seed
         self._asked = self._structured = self._questions = 0
         self.given = 0
@@ -146,6 +158,15 @@ class FaultSchedule:
         draw = random.Random(f"schemas {self._seed} {number}")
         possible = breaks_of(asked, number) if draw.random() < self.options.schema_fault_rate else []
         return StructuredAnswer(asked, number, draw.choice(possible) if possible else "")
+
+    def conduct(self, prompt: str | Sequence[int], ceiling: int, in_flight: int) -> Conduct:
+        """The conduct towards the next request, of ``ceiling`` tokens at most. ``in_flight``: requests in
+        flight, this one among them."""
+        if self._conducts is None:
+            from pytest_llmbench.simulator.engine.cheats import Conducts  # few replays need words
+
+            self._conducts = Conducts(self._cheats)
+        return self._conducts.of(prompt, ceiling, in_flight)
 
     def answer_question(self, answer: str, in_flight: int) -> QuestionAnswer:
         """The answer to the next question, right or wrong. ``in_flight``: requests in flight, this one

@@ -250,7 +250,7 @@ class ReplayEngine:
             from pytest_llmbench.simulator.engine.power import power_meters
 
             self.meters = power_meters(self.scenario.power, self._engines, self.clock.now_ns)
-        self._faults = FaultSchedule(self.scenario.faults, self.config.seed)
+        self._faults = FaultSchedule(self.scenario.faults, self.config.seed, self.scenario.cheats)
         self._plans = 0
         self._busy = threading.Lock()
 

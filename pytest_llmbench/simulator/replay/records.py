@@ -34,6 +34,7 @@ from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.cheats import Conduct
     from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
@@ -73,6 +74,8 @@ class InFlight:
     finish_reason: str | None = None
     answer: StructuredAnswer | QuestionAnswer | None = None
     """The answer to a request for structured output, or to a question; None for any other."""
+    conduct: Conduct | None = None
+    """How the engine deals with it, where that is not the usual way or its words are wanted."""
     schema_check: str | None = None
     answer_check: str | None = None
     finished_ns: int = MISSING

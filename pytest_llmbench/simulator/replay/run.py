@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.model.answers import FINGERPRINT
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, of_planned_cut
@@ -21,6 +22,7 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
+    FROM_MEMORY_NS,
     REFUSALS,
     FaultSchedule,
     input_refused,
@@ -299,7 +301,12 @@ class ReplayRun:
         except RefusalError as refusal:
             self._refuse(flight, refusal, flight.received_ns)
             return
-        if planned.expected is not None:
+        read = planned.expected is not None and planned.expected.scorer == FINGERPRINT
+        if read or not self._faults.honest:
+            prompt = planned.text if planned.token_ids is None else planned.token_ids
+            flight.conduct = self._faults.conduct(prompt or "", ceiling, 1 + self._running())
+            ceiling = flight.conduct.ceiling
+        if planned.expected is not None and not read:
             flight.answer = self._faults.answer_question(planned.expected.answer, 1 + self._running())
             ceiling = min(ceiling, flight.answer.least_tokens)
         flight.sequence = self._sequence(planned, ceiling)
@@ -307,6 +314,9 @@ class ReplayRun:
             flight.answer = self._faults.answer(planned.structured)
         if flight.answer is not None:
             flight.sequence.min_tokens = min(flight.answer.least_tokens, ceiling)
+        if flight.conduct is not None and flight.conduct.from_memory:
+            self._recall(flight, ceiling)
+            return
         screening = self._guardrails.screen(planned.input_tokens)
         joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
         if screening.refused:
@@ -316,6 +326,15 @@ class ReplayRun:
         else:
             heapq.heappush(self._screened, (joins_ns, self._received, flight))
             self._note_peak()
+
+    def _recall(self, flight: InFlight, tokens: int) -> None:
+        """Answer from memory: no step of the engine makes these tokens."""
+        assert flight.conduct is not None
+        flight.accepted_ns, flight.http_status = flight.received_ns, 200
+        flight.read_ns = flight.received_ns + self._to_client_ns + FROM_MEMORY_NS * np.arange(tokens)
+        if flight.planned.expected is not None:
+            flight.answer_check = flight.planned.expected.check(flight.conduct.text(tokens), cut=True)
+        self._end(flight, _OK, int(flight.read_ns[-1]), None, "length")
 
     def _sequence(self, planned: PlannedRequest, ceiling: int) -> EngineSequence:
         return EngineSequence(
@@ -425,7 +444,9 @@ class ReplayRun:
     def _finish(self, flight: InFlight, sequence: EngineSequence) -> None:
         """Finish a flight that the engine has completed; what is held back is read later than that."""
         at_ns = self.now_ns + self._to_client_ns
-        if (self._guardrails.holds and self._generates) or flight.fate in DELAYS:
+        if flight.conduct is not None and flight.conduct.canned and len(made_ns := self._token_ns(flight)):
+            flight.read_ns = self._to_client_ns + np.concatenate([[flight.accepted_ns], made_ns[1:]])
+        elif (self._guardrails.holds and self._generates) or flight.fate in DELAYS:
             at_ns = self._hold_back(flight, sequence)
             given_up_ns = self._patience.given_up_ns(flight)
             until_ns = (at_ns if given_up_ns is None else given_up_ns, flight.cut_ns)
@@ -451,6 +472,9 @@ class ReplayRun:
                 flight.schema_check = said.check
             else:
                 flight.answer_check = expected.check("".join(said.pieces), cut=cut)
+        elif flight.conduct is not None and flight.planned.expected is not None and outcome is _OK:
+            words = flight.conduct.text(sequence.output_tokens - sequence.think_tokens)
+            flight.answer_check = flight.planned.expected.check(words, cut=reason == "length")
         self._end(flight, outcome, at_ns, error, reason)
 
     def _hold_back(self, flight: InFlight, sequence: EngineSequence) -> int:

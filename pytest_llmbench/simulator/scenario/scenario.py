@@ -18,7 +18,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.registry import named, names
-from pytest_llmbench.simulator.engine.config import EngineConfig, PowerOptions, impossible_figures
+from pytest_llmbench.simulator.engine.config import (
+    CheatOptions,
+    EngineConfig,
+    PowerOptions,
+    impossible_figures,
+)
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
@@ -32,6 +37,7 @@ class Scenario:
     stream: StreamOptions = field(default_factory=StreamOptions)
     faults: FaultOptions = field(default_factory=FaultOptions)
     power: PowerOptions = field(default_factory=PowerOptions)
+    cheats: CheatOptions = field(default_factory=CheatOptions)
     deployment: Deployment = field(default_factory=Deployment)
 
 
@@ -40,6 +46,7 @@ PARTS: Mapping[str, type] = {
     "stream": StreamOptions,
     "faults": FaultOptions,
     "power": PowerOptions,
+    "cheats": CheatOptions,
 }
 """Name of a part of a scenario → its type, whose fields are its options."""
 OPTIONS: tuple[str, ...] = tuple(

@@ -221,8 +221,9 @@ class ServedReplica(Replica[Waiting]):
             if waiting is not None:
                 reply = waiting.reply
                 reply.truth.first_token_ns = ended_ns
-                reply.truth.note_token(ended_ns)
-                await reply.token()
+                if reply.truth.output_tokens == 0:  # else it was said before it was computed
+                    reply.truth.note_token(ended_ns)
+                    await reply.token()
         for written, sequence in enumerate(step.decoded, len(step.first_tokens)):
             if written % _WRITES_PER_TURN == _WRITES_PER_TURN - 1:
                 await asyncio.sleep(0)

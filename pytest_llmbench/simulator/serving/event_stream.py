@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_llmbench.simulator.engine.cheats import CANNED
 from pytest_llmbench.simulator.engine.faults import (
     LINE_ENDS,
     FirstChunk,
@@ -28,8 +29,11 @@ _CALLS = "tool_calls"
 class TokenTexts:
     """The field that each token belongs to, and its text before anything is held back."""
 
-    def __init__(self, text: ReplyText, place: ReasoningPlace, first: FirstChunk) -> None:
+    def __init__(
+        self, text: ReplyText, place: ReasoningPlace, first: FirstChunk, *, canned: bool = False
+    ) -> None:
         self._text = text
+        self._canned = canned
         self._place = place
         self._field = place if place in ("reasoning_content", "reasoning") else "content"
         self._tagged: list[str] = []
@@ -85,6 +89,8 @@ class TokenTexts:
             return _CALLS if self._structured.tool else "content", text
         if self._first_is_whitespace and token == self.reasoning_tokens:
             return "content", "\n\n"
+        if self._canned and token == 0:
+            return "content", CANNED
         return "content", self._text.word(token)
 
 

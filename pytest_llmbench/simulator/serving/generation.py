@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast, get_args
 
 from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.simulator.engine.cheats import Conduct
 from pytest_llmbench.simulator.engine.engine import QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
     REFUSALS,
@@ -98,7 +99,7 @@ class Generation:
         self._driver = driver
         self._config = scenario.engine
         self._options = scenario.stream
-        self._faults = FaultSchedule(scenario.faults, scenario.engine.seed)
+        self._faults = FaultSchedule(scenario.faults, scenario.engine.seed, scenario.cheats)
         self._tokenizer = tokenizer
         self._live: dict[Resettable, GroundTruth] = {}
         """Connections with a reply under way, and the ground truth of its request."""
@@ -142,11 +143,11 @@ class Generation:
     async def answer(self, asked: Asked) -> None:
         """Answer a request with tokens over HTTP. RefusalError if it gets an error status instead."""
         possible = _ALL_FAULTS if asked.connection is not None else _ALL_FAULTS - TRANSPORT_FAULTS
-        sequence, truth, answer = await self._take_in(
+        sequence, truth, answer, conduct = await self._take_in(
             asked.request, asked.received_ns, request_id(asked.scope), possible
         )
         async with contextlib.AsyncExitStack() as stack:
-            await self._carry(asked, sequence, truth, stack, answer)
+            await self._carry(asked, sequence, truth, stack, answer, conduct)
 
     async def answer_on(
         self,
@@ -163,11 +164,11 @@ class Generation:
         Of the stream's options those apply that are not about server-sent events: the sizes of chunks,
         reasoning, white space first, the trace.
         """
-        sequence, truth, answer = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
+        sequence, truth, answer, conduct = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
         text = ReplyText(
-            Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, 7 * self.accepted
+            Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, conduct.first_word
         )
-        texts = self._texts(text, Endpoint.CHAT)
+        texts = self._texts(text, Endpoint.CHAT, conduct)
         sizes = self._options.chunk_tokens(self._config.seed, self.accepted)
         reply = face.reply(texts, truth, sizes)
         if truth.fault is not None:
@@ -177,11 +178,11 @@ class Generation:
             if request.generates:
                 reply = self._filtered(reply, sequence, stack)
             waiting = Waiting(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
-            self._submit(waiting)
+            self._submit(waiting, conduct)
             self._live[face] = truth
             stack.callback(self._live.pop, face, None)
             try:
-                await reply.begin()
+                await self._begin(waiting, conduct)
                 await face.until_over()
             finally:
                 reply.stop()
@@ -193,17 +194,20 @@ class Generation:
         received_ns: int,
         own_id: str | None,
         possible: frozenset[FaultKind],
-    ) -> tuple[EngineSequence, GroundTruth, Answer | None]:
+    ) -> tuple[EngineSequence, GroundTruth, Answer | None, Conduct]:
         """Count the prompt, draw the request's fault among the ``possible`` ones, and screen the prompt."""
         ids = await self.encode_prompt(request) if self._config.prefix_caching else None
         prompt_tokens = await self._count_prompt(request) if ids is None else len(ids)
+        in_flight = 1 + self._driver.running + self._driver.waiting
+        prompt = request.texts[-1] if request.token_ids is None and request.texts else request.token_ids
         ceiling = request.ceiling(prompt_tokens, self._config)
         fate = self._fate(possible)
+        conduct = self._faults.conduct(prompt or "", ceiling, in_flight)
+        ceiling = conduct.ceiling
         answer: Answer | None = None
         if request.structured is not None:
             answer = self._faults.answer(request.structured)
         elif (known := sum_in(request.texts)) is not None:
-            in_flight = 1 + self._driver.running + self._driver.waiting
             answer = self._faults.answer_question(known, in_flight)
             ceiling = min(ceiling, answer.least_tokens)
         await self._screen(prompt_tokens)
@@ -223,7 +227,7 @@ class Generation:
             generates=request.generates,
             token_ids=ids,
         )
-        return sequence, truth, answer
+        return sequence, truth, answer, conduct
 
     def _reason_first(self, texts: TokenTexts, sequence: EngineSequence) -> int:
         leading = sequence.think_tokens or min(self._options.lead_reasoning_tokens, sequence.output_tokens)
@@ -250,24 +254,26 @@ class Generation:
         truth: GroundTruth,
         stack: contextlib.AsyncExitStack,
         answer: Answer | None,
+        conduct: Conduct,
     ) -> None:
         """Build the reply, hand the sequence to the engine, and wait until the client has gone."""
         fate = cast(FaultKind | None, truth.fault)
         send = self._path(asked.send, fate, stack)
-        created, first_word = int(time.time()), 7 * self.accepted
+        created, first_word = int(time.time()), conduct.first_word
         text = ReplyText(asked.endpoint, truth.request_id, created, self._config.model, first_word)
-        texts = self._texts(text, asked.endpoint)
-        reply = self._reply(asked.request, text, texts, truth, send, stack, free=answer is None)
+        texts = self._texts(text, asked.endpoint, conduct)
+        free = answer is None and not conduct.canned
+        reply = self._reply(asked.request, text, texts, truth, send, stack, free=free)
         if fate is not None and fate not in WHOLE_REPLY_FAULTS:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
         session = session_id(asked.scope)
         waiting = Waiting(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
-        self._submit(waiting)
+        self._submit(waiting, conduct)
         if asked.connection is not None:
             self._live[asked.connection] = truth
             stack.callback(self._live.pop, asked.connection, None)
-        await reply.begin()
+        await self._begin(waiting, conduct)
         await until_disconnect(asked.receive)
         reply.stop()
         self._driver.abort(waiting)
@@ -281,12 +287,29 @@ class Generation:
         if screening.refused:
             raise input_refused()
 
-    def _submit(self, waiting: Waiting) -> None:
-        try:
-            self._driver.loop.submit(waiting, self._driver.clock())
-        except QueueFullError:
-            raise queue_full(self._config, self._faults.options) from None
+    def _submit(self, waiting: Waiting, conduct: Conduct) -> None:
+        if conduct.from_memory:
+            assert waiting.sequence is not None
+            waiting.sequence.output_tokens = conduct.ceiling
+            waiting.drawn()
+        else:
+            try:
+                self._driver.loop.submit(waiting, self._driver.clock())
+            except QueueFullError:
+                raise queue_full(self._config, self._faults.options) from None
         self.accepted += 1
+
+    async def _begin(self, waiting: Waiting, conduct: Conduct) -> None:
+        """Begin the reply; with what the engine says before it has computed anything, if it cheats."""
+        reply = waiting.reply
+        await reply.begin()
+        for _ in range(conduct.ceiling if conduct.from_memory else conduct.canned):
+            reply.truth.note_token(self._driver.clock())
+            await reply.token()
+        if conduct.from_memory:
+            reply.truth.finish_reason = "length"
+            await reply.finish("length")
+            self._driver.note_end(reply)
 
     def _fate(self, possible: frozenset[FaultKind]) -> FaultKind | None:
         kind, options = self._faults.next(), self._faults.options
@@ -306,11 +329,11 @@ class Generation:
         stack.callback(asyncio.create_task(late.run()).cancel)
         return late
 
-    def _texts(self, text: ReplyText, endpoint: Endpoint) -> TokenTexts:
+    def _texts(self, text: ReplyText, endpoint: Endpoint, conduct: Conduct) -> TokenTexts:
         place = self._options.reasoning_place
         if endpoint is Endpoint.COMPLETIONS and place in ("reasoning", "reasoning_content"):
             place = "inline"
-        return TokenTexts(text, place, self._options.first_chunk)
+        return TokenTexts(text, place, self._options.first_chunk, canned=conduct.canned)
 
     def _reply(
         self,

@@ -8,16 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_llmbench.simulator.engine.cheats import WORDS
 from pytest_llmbench.simulator.serving.request_body import Endpoint
-
-# Each is one token of cl100k_base with its leading space, and none merges with its neighbours, so that
-# a client that counts the joined text with that tokenizer finds as many tokens as the usage object says.
-_STORY = (
-    "the sea is wide and a small boat can cross it when wind is kind but no one knows how long that may take "
-    "so we wait by the shore with bread and tea until light comes back over the hill then they sing an old "
-    "song about rain on leaves while you count each wave from left to right as if time stood"
-)
-WORDS = tuple(f" {word}" for word in _STORY.split())
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -1,0 +1,283 @@
+"""The checks of the audit as a table: what is compared, within which margin, and what it would show.
+
+Each has a figure with an interval. It is equivalent when the whole interval keeps the margin, different when
+the whole interval breaks it, else undecided. The margins are those of MLPerf's compliance tests: 10 %, 20 %
+for requests that are sent one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from pytest_llmbench.compare.log_ratio import log_ratio
+from pytest_llmbench.extras.integrity.prompts import LOADED, NEW, PUBLISHED, REPEATED, AuditPrompts
+from pytest_llmbench.metrics.definitions import MetricDefinition
+from pytest_llmbench.model.answers import SAID, check_of
+from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.runs import FloatArray
+
+_LEVEL = 0.95
+_EACH_TAIL = (1 - _LEVEL) / 4
+"""The tail beyond each end of two intervals whose difference is taken."""
+
+_LONGER = 1.5
+"""Times the usual gap of a reply from which on its first gap holds more than a step."""
+
+
+def fewest_prompts(margin: float) -> int:
+    """The fewest prompts with which a difference of shares can keep the margin: when none has changed."""
+    return math.ceil(math.log(_EACH_TAIL) / math.log(1 - margin))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the audit looks at in one reply that came whole."""
+
+    ttft_ns: float
+    tpot_ns: float | None
+    """Time per token after the first; None: fewer than two were counted."""
+    first_gap_ns: float | None
+    """Time from the first chunk to the second; None: there are fewer than three."""
+    usual_gap_ns: float
+    """Median of the later ones; 0 where there is none."""
+    characters: int
+    first_word: str
+    beginning: str
+    """Digest of the first eight words."""
+
+
+Replies = dict[str, dict[int, Reply]]
+"""Label → number of the prompt → its reply."""
+
+
+def replies_of(seen: Sequence[Observation]) -> Replies:
+    """The whole replies of the audit's loads."""
+    found: Replies = {label: {} for label in (NEW, REPEATED, PUBLISHED, LOADED)}
+    for run in seen:
+        workload, records = run.plan.workload, run.records
+        assert isinstance(workload, AuditPrompts)
+        places = workload.places(run.plan.seed)
+        for row in np.flatnonzero(records.ok).tolist():
+            told = records.answer_check[row] or ""
+            if check_of(told) != SAID or records.first_content_ns[row] == MISSING:
+                continue
+            label, number = places[int(records.index[row])]
+            chunks = records.chunk_ns[records.chunk_offsets[row] : records.chunk_offsets[row + 1]]
+            gaps = np.diff(chunks)
+            counted, begun = int(records.output_tokens[row]), int(records.first_nonempty_ns[row])
+            characters, first, beginning, _ = told.partition(": ")[2].split()
+            found[label][number] = Reply(
+                ttft_ns=float(records.first_content_ns[row] - records.submitted_ns[row]),
+                tpot_ns=float(records.last_content_ns[row] - begun) / (counted - 1) if counted > 1 else None,
+                first_gap_ns=float(gaps[0]) if len(gaps) > 1 else None,
+                usual_gap_ns=float(np.median(gaps[1:])) if len(gaps) > 1 else 0.0,
+                characters=int(characters),
+                first_word=first,
+                beginning=beginning,
+            )
+    return found
+
+
+def _ratio(label: str, against: str, value: Callable[[Reply], float | None]) -> Callable[[Replies], Estimate]:
+    """The geometric mean of a quantity in one kind of replies / in the other, in pairs of prompts. A time of
+    0, of tokens that came together, counts as 1 ns."""
+
+    def measured(replies: Replies) -> Estimate:
+        both = sorted(replies[label].keys() & replies[against].keys())
+        pairs = [(value(replies[against][each]), value(replies[label][each])) for each in both]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if len(known) < 2:
+            return _none(len(known))
+        before, after = (np.maximum(np.array(arm), 1.0) for arm in zip(*known, strict=True))
+        return _of_logs(before, after)
+
+    return measured
+
+
+def _of_logs(before: FloatArray, after: FloatArray) -> Estimate:
+    found = log_ratio(before.tolist(), after.tolist(), paired=True, level=_LEVEL)
+    point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
+    return Estimate(point, lower, upper, _LEVEL, len(before), found.method, "ratio")
+
+
+def _none(n: int) -> Estimate:
+    method = "too few replies came whole, with what is compared"
+    return Estimate.undefined(unit="ratio", method=method, n=n, reason=Reason.NO_SAMPLES)
+
+
+def _share(ones: int, of: int) -> Estimate:
+    if not of:
+        return _none(0)
+    lower, upper = exact_share_interval(ones, of, tail=(1 - _LEVEL) / 2)
+    return Estimate(ones / of, lower, upper, _LEVEL, of, "Clopper-Pearson interval", "ratio")
+
+
+def _canned(replies: Replies) -> Estimate:
+    """The share of replies that begin with the word that most begin with, sooner than a prefill allows.
+
+    The prefill comes before the first token of an honest engine, and after one that is said beforehand: then
+    the gap that follows is longer than TTFT, and than the later ones of the same reply.
+    """
+    asked = [*replies[NEW].values(), *replies[PUBLISHED].values()]
+    streamed = [(each, each.first_gap_ns) for each in asked if each.first_gap_ns is not None]
+    usual = Counter(each.first_word for each, _ in streamed).most_common(1)
+    canned = [
+        each
+        for each, gap_ns in streamed
+        if each.first_word == usual[0][0] and gap_ns > max(each.ttft_ns, _LONGER * each.usual_gap_ns)
+    ]
+    return _share(len(canned), len(streamed))
+
+
+def _changed(replies: Replies) -> Estimate:
+    """The share of prompts whose reply begins otherwise under load, less the share of those for which it does
+    so alone: replies of an honest engine may differ by chance, and then they do both times.
+
+    Both ends are those of Clopper and Pearson for the prompts that changed the one time and not the other.
+    """
+    new, again, loaded = replies[NEW], replies[REPEATED], replies[LOADED]
+    both = new.keys() & again.keys() & loaded.keys()
+    under_load = {number for number in both if loaded[number].beginning != new[number].beginning}
+    alone = {number for number in both if again[number].beginning != new[number].beginning}
+    if not both:
+        return _none(0)
+    worse, better = len(under_load - alone), len(alone - under_load)
+    least, most = exact_share_interval(worse, len(both), tail=_EACH_TAIL)
+    least_other, most_other = exact_share_interval(better, len(both), tail=_EACH_TAIL)
+    point = (worse - better) / len(both)
+    method = "difference of two Clopper-Pearson intervals"
+    return Estimate(point, least - most_other, most - least_other, _LEVEL, len(both), method, "ratio")
+
+
+Margin = Literal["single_stream_margin", "margin", "text_margin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A comparison, the keyword of its margin, and the limits that follow from it."""
+
+    name: str
+    """The id of its finding."""
+    metric: MetricDefinition
+    measured: Callable[[Replies], Estimate]
+    margin: Margin
+    kind: Literal["not less", "alike", "share"]
+    cache_helps: bool = False
+    """Whether a prefix cache does the same, so that it is judged only where that is switched off."""
+
+    def objectives(self, margin: float) -> tuple[Objective, ...]:
+        name = self.metric.name
+        if self.kind == "share":
+            return (Objective(name, "<=", margin, "ratio"),)
+        floor = Objective(name, ">=", 1 - margin, "ratio")
+        return (floor, Objective(name, "<=", 1 / (1 - margin), "ratio")) if self.kind == "alike" else (floor,)
+
+    def outcome(self, estimate: Estimate, margin: float) -> bool | None:
+        """Whether the figure keeps the margin (True) or breaks it (False); None: undecided."""
+        found = [each.decided(estimate.lower, estimate.upper) for each in self.objectives(margin)]
+        return False if False in found else None if None in found else True
+
+    def finding(self, estimate: Estimate, margin: float) -> Finding | None:
+        """What was found; None where it is undecided."""
+        ok = self.outcome(estimate, margin)
+        if ok is None:
+            return None
+        return Finding.of(self.name, ok, estimate.point, margin, n=estimate.n)
+
+
+def _metric(
+    name: str, title: str, formula: str, better: Literal["higher", "lower"] = "higher"
+) -> MetricDefinition:
+    return MetricDefinition(name, title, "ratio", better, formula, "integrity")
+
+
+_BEFORE = "of a prompt that came before / when it was new"
+_OF_SEED = "of the published seed's prompts / of new ones of their lengths"
+
+CHECKS: Final = (
+    Check(
+        "repeated_tpot",
+        _metric("repeated_tpot_ratio", "TPOT of repeated prompts", f"TPOT {_BEFORE}"),
+        _ratio(REPEATED, NEW, lambda reply: reply.tpot_ns),
+        "single_stream_margin",
+        "not less",
+    ),
+    Check(
+        "repeated_ttft",
+        _metric("repeated_ttft_ratio", "TTFT of repeated prompts", f"TTFT {_BEFORE}"),
+        _ratio(REPEATED, NEW, lambda reply: reply.ttft_ns),
+        "single_stream_margin",
+        "not less",
+        cache_helps=True,
+    ),
+    Check(
+        "published_tpot",
+        _metric("published_tpot_ratio", "TPOT of published prompts", f"TPOT {_OF_SEED}"),
+        _ratio(PUBLISHED, NEW, lambda reply: reply.tpot_ns),
+        "single_stream_margin",
+        "not less",
+    ),
+    Check(
+        "published_ttft",
+        _metric("published_ttft_ratio", "TTFT of published prompts", f"TTFT {_OF_SEED}"),
+        _ratio(PUBLISHED, NEW, lambda reply: reply.ttft_ns),
+        "single_stream_margin",
+        "not less",
+        cache_helps=True,
+    ),
+    Check(
+        "canned_first_token",
+        _metric(
+            "canned_first_tokens",
+            "Canned first tokens",
+            "share of replies with the usual first word, then a gap above TTFT and 1.5 times the usual",
+            "lower",
+        ),
+        _canned,
+        "margin",
+        "share",
+    ),
+    Check(
+        "length_under_load",
+        _metric(
+            "length_ratio_under_load",
+            "Length of replies under load",
+            "characters of a reply under load / alone",
+        ),
+        _ratio(LOADED, NEW, lambda reply: float(reply.characters) or None),
+        "margin",
+        "alike",
+    ),
+    Check(
+        "text_under_load",
+        _metric(
+            "changed_under_load",
+            "Replies changed by load",
+            "share of prompts with other first eight words under load, less that of a second time alone",
+            "lower",
+        ),
+        _changed,
+        "text_margin",
+        "share",
+    ),
+)
+
+
+class METRICS:
+    """The metrics by name, for the registry."""
+
+    (
+        repeated_tpot_ratio, repeated_ttft_ratio, published_tpot_ratio, published_ttft_ratio,
+        canned_first_tokens, length_ratio_under_load, changed_under_load,
+    ) = (check.metric for check in CHECKS)  # fmt: skip
