@@ -6,7 +6,7 @@ as normal (Student 1908, Biometrika 6). The point is the geometric mean of the r
 point · exp(±h):
 
 - three runs or more: h = t(K - 1) · max(s, floor) / √K, s the standard deviation of the K logarithms. The
-  floor of 1.5 % holds below five runs, since so few may come out alike by chance.
+  floor of 1.2 % holds below five runs, since so few may come out alike by chance.
 - fewer, with a spread saved of n earlier runs or sessions: h = t(n - 1) · max(s, 3 %) / √K.
 - fewer, with nothing saved: h = ln(factor). No single run shows the noise between runs (a common factor
   cancels in its halves, batches and waves), so a spread is assumed: the factor is chosen for the kind of the
@@ -29,7 +29,7 @@ from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
-_FLOOR, _FREE_FROM = 0.015, 5
+_FLOOR, _FREE_FROM = 0.012, 5
 """Least spread of so few runs that they may be alike by chance, and from how many runs on there is none."""
 _LEAST_SAVED = 0.03
 """Least spread that is taken from earlier runs: the system may have become noisier since."""

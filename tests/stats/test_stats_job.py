@@ -46,7 +46,7 @@ def test_three_runs_by_student() -> None:
 
 def test_a_floor_below_five_runs_and_none_from_five_on() -> None:
     three, five = job_interval([50.0] * 3, 1.5), job_interval([50.0] * 5, 1.5)
-    assert three.half == pytest.approx(T2 * 0.015 / math.sqrt(3), rel=1e-6)
+    assert three.half == pytest.approx(T2 * 0.012 / math.sqrt(3), rel=1e-6)
     assert five.half == pytest.approx(0.0, abs=1e-12)
     assert (five.lower, five.point, five.upper) == pytest.approx((50.0, 50.0, 50.0))
     spread = job_interval([50 * math.exp(0.01 * each) for each in (-1, 0, 0, 0, 1)], 1.5)
@@ -60,7 +60,7 @@ def test_a_saved_spread_stands_in_for_one_and_two_runs_only() -> None:
     assert two.half == pytest.approx(T7 * 0.05 / math.sqrt(2), rel=1e-6)
     assert one.kind is two.kind is EstimateKind.SAVED_SPREAD
     three = job_interval([10.0, 10.0, 10.0], 1.5, saved=saved)
-    assert (three.kind, three.half) == (EstimateKind.RUNS, pytest.approx(T2 * 0.015 / 3**0.5, rel=1e-6))
+    assert (three.kind, three.half) == (EstimateKind.RUNS, pytest.approx(T2 * 0.012 / 3**0.5, rel=1e-6))
 
 
 def test_a_saved_spread_is_never_taken_for_less_than_3_percent_and_one_run_has_none() -> None:
@@ -125,6 +125,18 @@ def drifting(spread: float) -> Logs:
 @pytest.mark.parametrize("runs", [3, 5])
 def test_it_holds_the_truth(runs: int) -> None:
     assert covered(normal(0.03), runs, 400) >= 0.92
+
+
+@pytest.mark.parametrize(("spread", "wider"), [(0.01, 1.3), (0.02, 1.0), (0.03, 0.95)])
+def test_three_runs_pass_at_the_truth_once_in_a_hundred_and_are_hardly_wider(
+    spread: float, wider: float
+) -> None:
+    """``wider``: the mean half-width over that by Student's t with the true spread. Analytically, with
+    s² / σ² from χ² with two degrees of freedom: 1.28, 0.95 and 0.91."""
+    logs = np.random.default_rng(1).normal(0.0, spread, (3, 40_000))
+    half = half_widths(logs, 1.5)
+    assert np.mean(logs.mean(axis=0) + half < 0) <= 0.011
+    assert float(half.mean()) <= wider * T2 * spread / math.sqrt(3)
 
 
 def test_a_saved_spread_holds_the_truth() -> None:
