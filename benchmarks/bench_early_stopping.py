@@ -73,8 +73,8 @@ def slots(count: int, load: float) -> Callable[[int, np.random.Generator], Float
 
 
 def bursty(load: float) -> Callable[[int, np.random.Generator], Floats]:
-    """Times in a queue of one server whose arrivals come at two rates, one five times the other, in turns of
-    50 services on average (MMPP)."""
+    """When requests are sent and when each ends, of one server, sent at two rates, one five times the other,
+    in turns of 50 services on average (MMPP)."""
 
     def draw(n: int, rng: np.random.Generator) -> Floats:
         rates, state, turn = (load / 3, 5 * load / 3), int(rng.integers(2)), rng.exponential(50.0)
@@ -90,7 +90,8 @@ def bursty(load: float) -> Callable[[int, np.random.Generator], Floats]:
         for place, (gap, service) in enumerate(zip(gaps.tolist(), services.tolist(), strict=True)):
             waited = max(0.0, waited - gap)
             found[place] = waited = waited + service
-        return 100.0 * found[_BURN_IN:]
+        sent = np.cumsum(gaps)
+        return 100.0 * np.stack((sent, sent + found))[:, _BURN_IN:]
 
     return draw
 
