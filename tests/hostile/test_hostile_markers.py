@@ -70,6 +70,7 @@ NEVER = {
 FINE = {
     # what a kind of parameter takes all the same
     "share": {"5e-324"},
+    "share_or_file": {"5e-324"},
     "share_by_class": {"5e-324"},
     "name": {"long", "surrogate", "NUL"},
     "percents": {"array"},

@@ -172,7 +172,7 @@ def test_the_format_of_another_distribution(tmp_path: Path) -> None:
     (folder / "theirs.json").write_text('{"acme_rate": 20, "ttft_ms": 30.5, "model": "sim-fast"}')
     (folder / "test_acme.py").write_text(SHOWN)
     options = ("-p", "no:cacheprovider", "--llm-endpoint=replay", "--llm-scale=quick", "--llm-report=out")
-    run = python("-m", "pytest", *options, "--llm-compare=theirs.json", path=folder)
+    run = python("-m", "pytest", "test_acme.py", *options, "--llm-compare=theirs.json", path=folder)
     (entry,) = json.loads((folder / "out" / "report.json").read_text("utf-8"))["tests"]
     (found,) = (row for row in entry["comparisons"] if row["metric"] == "ttft.p50")
     assert found["baseline"] == [30.5], run.stdout
