@@ -9,27 +9,11 @@ import sys
 import pytest
 
 from pytest_llmbench.model.facts import Fact, Origin
+from pytest_llmbench.probes.clock_sync import ClockSync
 from pytest_llmbench.probes.endpoint import engine_facts
-from pytest_llmbench.probes.host import (
-    CHRONY,
-    NTPD,
-    ClockSync,
-    environment,
-    host_facts,
-    is_public,
-    own_addresses,
-    parse_chrony,
-    parse_ntpd,
-    read_clock_sync,
-    run_bounded,
-    topology_of,
-)
+from pytest_llmbench.probes.host import environment, host_facts, is_public, own_addresses, topology_of
 from pytest_llmbench.probes.rtt import SAMPLES, probe_rtt
 
-TRACKING = (
-    "A29FC87B,162.159.200.123,4,1776153600.1,-0.000250000,0.000021,0.000034,"
-    "-1.234,0.001,0.015,0.012000000,0.001500000,64.0,Normal\n"
-)
 SYNC = ClockSync("ntp", offset_ms=0.4, accuracy_ms=2.0, server="192.0.2.7", source="chronyc tracking")
 
 
@@ -97,75 +81,6 @@ def test_two_machines_have_the_clock_that_is_kept_here():
     assert facts.value("clock.accuracy_ms") == 2.0
     assert facts.value("clock.offset_ms") == 0.4
     assert facts.value("clock.ntp_server") == "192.0.2.7"
-
-
-def test_chrony():
-    sync = parse_chrony(TRACKING)
-    assert sync is not None
-    assert sync.method == "ntp"
-    assert sync.server == "162.159.200.123"
-    assert sync.offset_ms == pytest.approx(-0.25)
-    assert sync.accuracy_ms == pytest.approx(0.25 + 1.5 + 6.0)
-
-
-def test_chrony_of_older_versions_has_a_column_less():
-    sync = parse_chrony(TRACKING.replace("162.159.200.123,", ""))
-    assert sync is not None
-    assert (sync.offset_ms, sync.server) == (pytest.approx(-0.25), "A29FC87B")
-
-
-def test_chrony_that_follows_a_ptp_clock():
-    sync = parse_chrony(TRACKING.replace("162.159.200.123", "PHC0"))
-    assert sync is not None
-    assert sync.method == "ptp"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "506 Cannot talk to daemon",
-        TRACKING.replace("Normal", "Not synchronised"),
-        TRACKING.replace("-0.000250000", "x"),
-    ],
-)
-def test_chrony_that_says_nothing_usable(answer):
-    assert parse_chrony(answer) is None
-
-
-def test_ntpd():
-    sync = parse_ntpd("leap=00, offset=-0.123, rootdelay=4.000,\nrootdisp=1.5, refid=192.0.2.7\n")
-    assert sync is not None
-    assert (sync.offset_ms, sync.server, sync.method) == (-0.123, "192.0.2.7", "ntp")
-    assert sync.accuracy_ms == pytest.approx(0.123 + 1.5 + 2.0)
-
-
-@pytest.mark.parametrize(
-    "answer", ["", "ntpq: read: Connection refused", "leap=11, offset=0.0, rootdelay=0.0, rootdisp=0.0"]
-)
-def test_ntpd_that_says_nothing_usable(answer):
-    assert parse_ntpd(answer) is None
-
-
-def test_chrony_is_asked_first_and_ntpd_next():
-    asked = []
-
-    def run(command):
-        asked.append(command)
-        return "leap=00, offset=1.0, rootdelay=0.0, rootdisp=0.0" if command == NTPD else None
-
-    sync = read_clock_sync(run)
-    assert asked == [CHRONY, NTPD]
-    assert sync is not None
-    assert sync.source == "ntpq rv"
-    assert read_clock_sync(lambda command: None) is None
-
-
-def test_commands_are_bounded():
-    assert run_bounded((sys.executable, "-c", "print('fine')")) == "fine\n"
-    assert run_bounded((sys.executable, "-c", "import time; time.sleep(30)"), limit_s=0.2) is None
-    assert run_bounded((sys.executable, "-c", "print('no'); exit(3)")) is None
-    assert run_bounded(("no-such-command-here",)) is None
 
 
 @pytest.fixture
