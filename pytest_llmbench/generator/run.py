@@ -38,7 +38,7 @@ from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
-from pytest_llmbench.model.fact_keys import LoadFact, StreamingFact, TimingFact, WireFact
+from pytest_llmbench.model.fact_keys import ClockFact, LoadFact, StreamingFact, TimingFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import Load, LoadPlan
@@ -50,7 +50,7 @@ from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
-from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
+from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns, stepped_ns
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import (
@@ -202,6 +202,7 @@ class LoadGenerator:
         try:
             measurement = self._execute(plan, load, hold, connections, rows, on_record)
             records = rows.records()
+            set_ns = stepped_ns(taken_at, anchor(self._clock))
         finally:
             rows.close()
         counters = measurement.counters
@@ -217,7 +218,7 @@ class LoadGenerator:
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
             sequence_sha256=self._digest(plan, supply.begun if of_sessions else measurement.submitted),
-            facts=self._facts(plan.load, counters.clock_resolution_ns),
+            facts=self._facts(plan.load, counters.clock_resolution_ns, set_ns),
             load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
             stopped=measurement.stopped,
         )
@@ -395,7 +396,7 @@ class LoadGenerator:
         usual = min(_MOST_OPEN_LOOP_CONNECTIONS, math.ceil(asked.request_rate or 0))
         return load_, None, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
 
-    def _facts(self, load: Load, clock_resolution_ns: int) -> Facts:
+    def _facts(self, load: Load, clock_resolution_ns: int, set_ns: int) -> Facts:
         told: dict[str, Any] = {}
         if load.together:
             told[LoadFact.RELEASE] = "last_byte" if self._transport.holds else "whole_request"
@@ -403,6 +404,8 @@ class LoadGenerator:
             told[WireFact.SESSION_HEADER] = self._head.session_header or "none"
         if self._asks_form:
             told[WireFact.STRUCTURED_OUTPUT] = "fields" if self._dialect.structured_output else "prompt_words"
+        if set_ns:
+            told[ClockFact.STEPPED_MS] = set_ns / 1e6
         if self._has_roles:
             told[WireFact.MESSAGES] = "roles" if self._dialect.message_roles else "one_text"
         calls = self._dialect.protocol == "grpc"

@@ -94,7 +94,7 @@ _LATENCIES = (
     _latency(
         "ttft_adjusted",
         "Time to first token without network time",
-        "TTFT - network time, as declared in [network.ttft_adjustment]",
+        "TTFT - network time, as declared in [network.ttft_adjustment] or as measured around the load",
         "4.7.3",
         by_input_length=True,
     ),

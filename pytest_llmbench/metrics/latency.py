@@ -336,8 +336,12 @@ ROUND_TRIP_TOLERANCE_MS = 0.5
 
 
 def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Estimate]:
-    """``ttft_adjusted``: each TTFT less the network time that fact ``network.ttft_adjustment`` declares as
-    taken off (4.7.3), in ms; point and interval move by the same amount. Empty where none is declared.
+    """``ttft_adjusted``: each TTFT less the network time that fact ``network.ttft_adjustment`` takes off
+    (4.7.3), in ms. Empty where there is none, or it is declared as not applied.
+
+    A declared amount moves point and interval alike. One that was measured has an interval of its own, from
+    ``lower_ms`` to ``upper_ms``: the ends are lower - upper_ms and upper - lower_ms, with both errors at
+    their worst, which is wider than two independent ones need.
 
     Undefined where more is declared than the round trip that was measured, or than TTFT itself: that is no
     network time.
@@ -364,8 +368,10 @@ def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Es
         if why:
             moved = Estimate.undefined(unit=one.unit, method=why, n=one.n, reason=Reason.NOT_MEASURABLE)
         else:
+            taken_off = (amount, adjustment.get("upper_ms", amount), adjustment.get("lower_ms", amount))
             point, lower, upper = (
-                None if end is None else end - amount for end in (one.point, one.lower, one.upper)
+                None if end is None else end - off
+                for end, off in zip((one.point, one.lower, one.upper), taken_off, strict=True)
             )
             moved = replace(one, point=point, lower=lower, upper=upper)
         found[f"ttft_adjusted{name.removeprefix('ttft')}"] = moved

@@ -286,6 +286,7 @@ class ClockFact:
     SUB_MS_REQUIRED = Key("clock.sub_ms_required", bool)  # true when instants of two machines are subtracted
     OFFSET_MS = Key("clock.offset_ms", float)  # measured offset to the time server in ms
     NTP_SERVER = Key("clock.ntp_server", str)  # time server that both machines use
+    STEPPED_MS = Key("clock.stepped_ms", float)  # by how much the wall clock was set during a load
     WORKERS = Key("clock.workers", list)  # what each worker told of its clock against that of the session
 
 

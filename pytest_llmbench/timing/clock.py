@@ -83,6 +83,14 @@ def anchor(clock: Clock) -> ClockAnchor:
     return best[1]
 
 
+def stepped_ns(before: ClockAnchor, after: ClockAnchor) -> int:
+    """The step of the wall clock between two instants, in nanoseconds; 0 for what a daemon may slew it by
+    meanwhile (500 ppm) and 10 ms, the accuracy that the draft asks of clocks (4.7.2)."""
+    moved_ns = after.wall_ns - before.wall(after.monotonic_ns)
+    slewed_ns = (after.monotonic_ns - before.monotonic_ns) // 2000
+    return moved_ns if abs(moved_ns) > 10_000_000 + slewed_ns else 0
+
+
 def resolution_ns(clock: Clock) -> int:
     """Resolution in use: the larger of the reported one and the smallest step seen (section 4.2)."""
     readings = [clock.monotonic_ns() for _ in range(_STEP_READINGS)]

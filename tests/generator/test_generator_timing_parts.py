@@ -16,11 +16,12 @@ from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import JobLoop, Pacer
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
+from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing.alarm import LoopAlarm, TimerFdAlarm, best_alarm
-from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock, anchor, resolution_ns
+from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock, anchor, resolution_ns, stepped_ns
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -71,6 +72,21 @@ def test_the_clock_is_monotonic_and_fine_enough() -> None:
     at = anchor(clock)
     assert before <= at.monotonic_ns <= time.monotonic_ns()
     assert abs(at.wall(before) - wall) < 5 * S
+
+
+@pytest.mark.parametrize(
+    ("moved_ns", "set_ns"),
+    [
+        (0, 0),
+        (40 * MS, 0),  # 60 s of slewing at 500 ppm are 30 ms, and 10 ms are the accuracy of a clock
+        (41 * MS, 41 * MS),
+        (-41 * MS, -41 * MS),
+        (3600 * S, 3600 * S),
+    ],
+)
+def test_a_clock_that_was_set_is_told_from_one_that_was_slewed(moved_ns: int, set_ns: int) -> None:
+    before = ClockAnchor(1000, 7 * S)
+    assert stepped_ns(before, ClockAnchor(1000 + 60 * S, 67 * S + moved_ns)) == set_ns
 
 
 def test_resolution_is_the_larger_of_claim_and_observation() -> None:

@@ -245,6 +245,16 @@ def test_network_time_is_taken_off_point_and_interval() -> None:
     assert latency.adjusted_ttft(MEASURED, Facts.of(Origin.DECLARED, {}, "sut.toml")) == {}
 
 
+def test_network_time_that_was_measured_has_an_interval_of_its_own() -> None:
+    stated = network(2.0, rtt_ms=2.0)
+    stated.value("network.ttft_adjustment").update({"lower_ms": 1.5, "upper_ms": 4.0})
+    found = latency.adjusted_ttft(MEASURED, stated)
+    assert {name: (one.point, one.lower, one.upper) for name, one in found.items()} == {
+        "ttft_adjusted.p50": (28.0, 21.0, 38.5),
+        "ttft_adjusted[0-256].p99": (78.0, 56.0, None),
+    }
+
+
 @pytest.mark.parametrize("stated", [network(20.0, rtt_ms=2.0), network(30.0)], ids=["round trip", "ttft"])
 def test_more_than_the_network_takes_is_no_adjustment(stated: Facts) -> None:
     found = latency.adjusted_ttft(MEASURED, stated)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 
 import pytest
@@ -12,7 +11,6 @@ from pytest_llmbench.model.facts import Fact, Origin
 from pytest_llmbench.probes.clock_sync import ClockSync
 from pytest_llmbench.probes.endpoint import engine_facts
 from pytest_llmbench.probes.host import environment, host_facts, is_public, own_addresses, topology_of
-from pytest_llmbench.probes.rtt import SAMPLES, probe_rtt
 
 SYNC = ClockSync("ntp", offset_ms=0.4, accuracy_ms=2.0, server="192.0.2.7", source="chronyc tracking")
 
@@ -81,46 +79,6 @@ def test_two_machines_have_the_clock_that_is_kept_here():
     assert facts.value("clock.accuracy_ms") == 2.0
     assert facts.value("clock.offset_ms") == 0.4
     assert facts.value("clock.ntp_server") == "192.0.2.7"
-
-
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
-        yield listening.getsockname()
-
-
-def test_rtt_of_a_listening_port(listener):
-    host, port = listener
-    facts = probe_rtt(host, port)
-    rtt = facts.value("network.rtt_ms")
-    assert rtt["n"] == SAMPLES >= 10
-    assert rtt["failed"] == 0
-    assert 0 < rtt["min"] <= rtt["p50"] <= rtt["max"] < 1000
-    assert facts["network.rtt_ms"].origin is Origin.DETECTED
-    assert f"{host}:{port}" in facts["network.rtt_ms"].source
-
-
-def test_rtt_keeps_to_its_number_of_samples(listener):
-    assert probe_rtt(*listener, samples=3).value("network.rtt_ms")["n"] == 3
-
-
-def test_no_rtt_where_nobody_listens():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = taken.getsockname()
-    assert len(probe_rtt(*address)) == 0
-    assert len(probe_rtt("no-such-host.invalid", 80)) == 0
-
-
-def test_rtt_ends_with_its_budget():
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        waiting = [socket.socket() for _ in range(4)]
-        for extra in waiting:
-            extra.setblocking(False)
-            extra.connect_ex(full.getsockname())
-        facts = probe_rtt(*full.getsockname(), timeout_s=5.0, budget_s=0.3)
-        for extra in waiting:
-            extra.close()
-    assert len(facts) == 0
 
 
 def test_an_engine_is_named_only_by_its_own_word():

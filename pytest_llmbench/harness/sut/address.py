@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.endpoint_urls import OF_HTTP
+from pytest_llmbench.endpoint_urls import OF_HTTP, http_beside, is_grpc
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
-from pytest_llmbench.model.fact_keys import ClockFact, EndpointFact, WireFact
+from pytest_llmbench.model.fact_keys import ClockFact, EndpointFact, NetworkFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import load, required, transport_for
@@ -119,6 +119,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         generator = with_counted_prompts(generator, sut_access.tokenizer)
     whereabouts = _whereabouts(target, holds_key=bool(sut_access.credentials.headers))
     executor: Stoppable = with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series)
+    executor = _with_round_trips(executor, target, seen.base_url, sut_access, whereabouts)
     return Opened(
         base_url=seen.base_url,
         model=seen.model,
@@ -141,6 +142,23 @@ def _sampled(executor: Stoppable, sut_access: SUTAccess, base_url: str, whereabo
     pid = launched.pid if launched is not None else sut_access.pid
     here = pid is not None or whereabouts.value(ClockFact.TOPOLOGY) == "single_machine"
     return sut_access.sampled(executor, here=here, pid=pid)
+
+
+def _with_round_trips(
+    inner: Stoppable, target: Target, base_url: str, sut_access: SUTAccess, whereabouts: Facts
+) -> Stoppable:
+    """``inner``, with the round trips around each load where the system is on another machine. They are taken
+    off ``ttft_adjusted`` unless the SUT file says what is."""
+    known = sut_access.told(whereabouts, {})
+    if target.unix_path or known.value(ClockFact.TOPOLOGY) != "distributed":
+        return inner
+    from pytest_llmbench.harness.sut.probed import RoundTripExecutor
+    from pytest_llmbench.probes.model_list import below
+    from pytest_llmbench.probes.rtt import RoundTripProbe
+
+    url = None if is_grpc(base_url) else below(http_beside(base_url), "/models")
+    probe = RoundTripProbe(target.peer, url, sut_access.access)
+    return RoundTripExecutor(inner, probe, adjusts=NetworkFact.TTFT_ADJUSTMENT not in known)
 
 
 def _notes(seen: EndpointReport) -> tuple[Note, ...]:

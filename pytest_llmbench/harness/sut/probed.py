@@ -1,5 +1,6 @@
-"""What a server tells of a measured load beside its replies: the serving engine's own metrics, read around
-and during it; and how it counts prompts, against the tokenizer that the SUT file names as its own.
+"""What is found out of a measured load beside its replies: the serving engine's own metrics, read around and
+during it; the round trips before and after it; and how the server counts prompts, against the tokenizer that
+the SUT file names as its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pytest_llmbench.model.record import OnRecord, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
+from pytest_llmbench.probes.rtt import RoundTripProbe, facts_around
 from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import passing
 
@@ -87,6 +89,28 @@ def with_engine_metrics(
     return ProbedExecutor(
         executor, lambda: EngineMetricsProbe(page_urls(base_url), access, declared=declared), absent
     )
+
+
+class RoundTripExecutor:
+    """An executor whose Observations of measured load carry the round trips before and after it."""
+
+    def __init__(self, inner: Stoppable, probe: RoundTripProbe, *, adjusts: bool) -> None:
+        """``adjusts``: they are what ``ttft_adjusted`` takes off."""
+        self._inner, self._probe, self._adjusts = inner, probe, adjusts
+        self.stop = inner.stop
+
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        if plan.phase is not Phase.MEASURE:
+            return self._inner.run(plan, on_record)
+        before = self._probe.take()
+        seen = self._inner.run(plan, on_record)
+        return replace(
+            seen, facts=seen.facts | facts_around(before, self._probe.take(), adjusts=self._adjusts)
+        )
+
+    def close(self) -> None:
+        with self._probe:
+            self._inner.close()
 
 
 AGREEMENT: Final = TokenizerFact.AGREEMENT

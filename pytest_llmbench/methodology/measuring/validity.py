@@ -51,7 +51,7 @@ from pytest_llmbench.metrics.server_side import (
     unshown_share,
 )
 from pytest_llmbench.model.cells import Amount
-from pytest_llmbench.model.fact_keys import GuardrailFact, ManifestFact, TokenizerFact
+from pytest_llmbench.model.fact_keys import ClockFact, GuardrailFact, ManifestFact, TokenizerFact
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
@@ -117,7 +117,7 @@ def validity(
         _held_back(kept_in, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         gathered(offered),
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
-        *(check(seen) for check in (_output_limits, ended_early, other_models, _sent_ahead)),
+        *(check(seen) for check in (_clock_stepped, _output_limits, ended_early, other_models, _sent_ahead)),
         *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
         *(check(records) for check in (contradicted_counts, unknown_finish, answers_unscored)),
         *(check(records) for check in (model_loaded, taken_late)),
@@ -525,6 +525,13 @@ def _server_times(records: Records) -> Finding | None:
         requests=len(beyond_ns),
         most=Amount(int(beyond_ns.max()) / 1e6, "ms") if wrong else None,
     )
+
+
+def _clock_stepped(seen: Sequence[Observation]) -> Finding | None:
+    """The finding on a wall clock that was set during a load; None where it was not."""
+    stepped_ms = [found for run in seen if (found := run.facts.value(ClockFact.STEPPED_MS)) is not None]
+    worst_ms = max(stepped_ms, key=abs, default=None)
+    return None if worst_ms is None else Finding.of("clock_stepped", value=worst_ms, limit=0)
 
 
 def _sent_again(records: Records) -> Finding | None:

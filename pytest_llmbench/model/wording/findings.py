@@ -174,6 +174,12 @@ _REQUESTS = {
         "the server had closed the kept one before a byte of them arrived; their times count from the second "
         "sending",
     ),
+    "clock_stepped": Sentence(
+        "the wall clock of this machine was set by {value} while load was running",
+        "no latency goes by it, but the instants of the report do, beside a server's log: let the clock be "
+        "slewed, or set it before a session",
+        "ms",
+    ),
     "planned_cuts": Sentence(
         "users were to cut {cut} of {requests} requests, which count neither as completed nor as failed and "
         "are in no latency: {left} were cut, {silent} of them before their first token, and {complete} "

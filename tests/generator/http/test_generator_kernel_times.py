@@ -224,6 +224,7 @@ def test_a_step_under_load_is_in_no_figure(
     assert seen.records.counts()["ok"] == 60
     assert (seen.selfcheck.clock_steps, seen.selfcheck.moved_stamps) == (1, 0)
     assert "1 steps of the wall clock" in seen.selfcheck.stamp_source
+    assert seen.facts.value("clock.stepped_ms") == pytest.approx(step_ns / 1e6, abs=5)
     instants = [
         seen.records.submitted_ns,
         seen.records.first_byte_ns,

@@ -161,6 +161,18 @@ def test_late_sends_void() -> None:
     assert not finding(judged, "achieved_rate").ok
 
 
+def test_a_wall_clock_that_was_set_is_a_warning_with_the_largest_step() -> None:
+    calm = answer(plan())
+    steps = [
+        replace(calm, facts=calm.facts | Facts.of(Origin.GENERATOR, {"clock.stepped_ms": moved_ms}))
+        for moved_ms in (20.0, -3600.0)
+    ]
+    found = finding(validity([calm, *steps], Budget()), "clock_stepped")
+    assert (found.ok, found.voids, found.value) == (False, False, -3600.0)
+    assert "was set by -3600 ms while load was running" in found.message
+    assert not [each for each in validity([calm], Budget()).findings if each.check == "clock_stepped"]
+
+
 def test_requests_that_were_sent_again_are_a_warning_with_their_number() -> None:
     seen = answer(plan())
     again = np.where(np.arange(len(seen.records)) < 3, 1, 0)
