@@ -25,15 +25,18 @@ _SHOWN_LINES = 8
 _LONGEST_FIGURE = 16
 
 
-def pill(word: str, *, simulated: bool = False) -> Html:
-    """The word of a verdict in its colour; ``simulated`` marks a compliance class."""
-    text = marked(word, simulated=simulated)
-    return element("span", text, class_=f"pill {TONES.get(word, 'neutral')}")
+def pill(word: str) -> Html:
+    """The word of a verdict in its colour."""
+    return element("span", words(word), class_=f"pill {TONES.get(word, 'neutral')}")
 
 
 def class_pill(test: TestView) -> Html:
-    """The compliance class in its colour."""
-    return pill(test.compliance, simulated=test.simulated and test.of_the_draft)
+    """The compliance class; a poor one in its colour where the marker asks for a class."""
+    asked = (test.entry.get("parameters") or {}).get("compliance")
+    tone = TONES.get(test.compliance, "neutral")
+    tone = tone if asked or tone == "good" else "neutral"
+    text = marked(test.compliance, simulated=test.simulated and test.of_the_draft)
+    return element("span", text, class_=f"pill {tone}")
 
 
 def filtered(test: TestView) -> dict[str, str]:
