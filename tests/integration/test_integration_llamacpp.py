@@ -193,7 +193,10 @@ from pytest_llmbench import WarmupPolicy, llmbench
 def llm_warmup():
     return WarmupPolicy(requests=2, output_tokens=16, concurrency=2, probes=3)
 
-@llmbench.accuracy(dataset="questions.jsonl", scorer="regex:(?s).+", concurrency=2, max_tokens=4, golden=1.0)
+# Of ten requests one may meet a kept connection that this server closes.
+@llmbench.accuracy(
+    dataset="questions.jsonl", scorer="regex:(?s).+", concurrency=2, max_tokens=4, golden=1.0, max_error_share=0.2
+)
 def test_random_weights_know_nothing(llm_result): ...
 
 @llmbench.grid(input_tokens=64, output_tokens=8, concurrency=[1, 2], prompts=8, runs=1)

@@ -68,6 +68,7 @@ def test_the_entries_are_tests_at_their_loads(suite: Suite) -> None:
     )
 
 
+@pytest.mark.usefixtures("however_late")
 def test_a_server_is_launched_once_for_all_that_ask_for_it(suite: Suite, calls: Path) -> None:
     written(suite.path, "serving-tests.json")
     suite.pytester.makeconftest(SMALL_WARMUP)
