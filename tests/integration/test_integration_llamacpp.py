@@ -195,7 +195,8 @@ def llm_warmup():
 
 # Of ten requests one may meet a kept connection that this server closes.
 @llmbench.accuracy(
-    dataset="questions.jsonl", scorer="regex:(?s).+", concurrency=2, max_tokens=4, golden=1.0, max_error_share=0.2
+    dataset="questions.jsonl", scorer="regex:(?s).+", concurrency=2, max_tokens=4, golden=1.0,
+    max_error_share=0.2,
 )
 def test_random_weights_know_nothing(llm_result): ...
 
