@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from plugin_suite import Suite
 
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("however_late")]
+
 TEST = """
 from pytest_llmbench import llmbench
 
