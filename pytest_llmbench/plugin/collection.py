@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,8 @@ CELL = "llm_cell"
 MARKED = pytest.StashKey[MarkedTest]()
 PLACE = pytest.StashKey[tuple[int, int]]()
 """The number of a marked test among the selected ones, from 1, and how many they are."""
+PLACE_HERE = pytest.StashKey["Place | None"]()
+"""Where the session measures, found when the first marker asks for it."""
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -318,16 +321,16 @@ def _place(config: pytest.Config) -> Place | None:
     from pytest_llmbench.model.fact_keys import SUTFact
     from pytest_llmbench.plugin.session import SESSION
 
-    settings = config.stash[SESSION].settings
+    if PLACE_HERE in config.stash:
+        return config.stash[PLACE_HERE]
+    settings, found = config.stash[SESSION].settings, None
     names = tuple(name for part in settings.place.split(",") if (name := part.strip()))
-    if not (names or has_endpoint(config) or settings.sut):
-        return None
-    try:
-        file = sut_file_of(settings)
-    except SuiteError:
-        return None
-    known = None if file is None else file.facts.value(SUTFact.ACCELERATOR_TYPE)
-    return Place(names, known)
+    if names or has_endpoint(config) or settings.sut:
+        with suppress(SuiteError):
+            file = sut_file_of(settings)
+            found = Place(names, None if file is None else file.facts.value(SUTFact.ACCELERATOR_TYPE))
+    config.stash[PLACE_HERE] = found
+    return found
 
 
 def _given_arrivals(config: pytest.Config) -> list[str]:

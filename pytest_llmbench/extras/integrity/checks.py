@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -202,39 +202,27 @@ def _metric(
     return MetricDefinition(name, title, "ratio", better, formula, "integrity")
 
 
-_BEFORE = "of a prompt that came before / when it was new"
-_OF_SEED = "of the published seed's prompts / of new ones of their lengths"
+_KNOWN: Final = (
+    ("repeated", REPEATED, "of a prompt that came before / when it was new"),
+    ("published", PUBLISHED, "of the published seed's prompts / of new ones of their lengths"),
+)
+_TIMES: Final[Mapping[str, Callable[[Reply], float | None]]] = {
+    "tpot": lambda reply: reply.tpot_ns,
+    "ttft": lambda reply: reply.ttft_ns,
+}
 
 CHECKS: Final = (
-    Check(
-        "repeated_tpot",
-        _metric("repeated_tpot_ratio", "TPOT of repeated prompts", f"TPOT {_BEFORE}"),
-        _ratio(REPEATED, NEW, lambda reply: reply.tpot_ns),
-        "single_stream_margin",
-        "not less",
-    ),
-    Check(
-        "repeated_ttft",
-        _metric("repeated_ttft_ratio", "TTFT of repeated prompts", f"TTFT {_BEFORE}"),
-        _ratio(REPEATED, NEW, lambda reply: reply.ttft_ns),
-        "single_stream_margin",
-        "not less",
-        cache_helps=True,
-    ),
-    Check(
-        "published_tpot",
-        _metric("published_tpot_ratio", "TPOT of published prompts", f"TPOT {_OF_SEED}"),
-        _ratio(PUBLISHED, NEW, lambda reply: reply.tpot_ns),
-        "single_stream_margin",
-        "not less",
-    ),
-    Check(
-        "published_ttft",
-        _metric("published_ttft_ratio", "TTFT of published prompts", f"TTFT {_OF_SEED}"),
-        _ratio(PUBLISHED, NEW, lambda reply: reply.ttft_ns),
-        "single_stream_margin",
-        "not less",
-        cache_helps=True,
+    *(
+        Check(
+            f"{kind}_{time}",
+            _metric(f"{kind}_{time}_ratio", f"{time.upper()} of {kind} prompts", f"{time.upper()} {what}"),
+            _ratio(label, NEW, value),
+            "single_stream_margin",
+            "not less",
+            cache_helps=time == "ttft",
+        )
+        for kind, label, what in _KNOWN
+        for time, value in _TIMES.items()
     ),
     Check(
         "canned_first_token",
