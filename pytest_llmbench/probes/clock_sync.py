@@ -20,7 +20,7 @@ TIMESYNCD = ("timedatectl", "timesync-status")
 _CHRONY_LEAP = ("Normal", "Insert second", "Delete second")
 """Leap states of a synchronised clock; the remaining one is ``Not synchronised``."""
 _TIME_UNITS_MS: Mapping[str, float] = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
-_SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h)\b")
+_SPAN = re.compile(r"(?<![0-9.])([0-9.]++)(us|ms|s|min|h)\b")
 _TIME_ERROR = 5
 _STA_UNSYNC, _STA_NANO = 0x0040, 0x2000
 
@@ -117,7 +117,8 @@ def parse_pmc(answer: str) -> ClockSync | None:
     the whole of the mean path delay more or less than the path there, so the error is bounded by
     |offset| + mean path delay.
     """
-    values = dict(re.findall(r"^\s+(\w+)\s+(\S+)\s*$", answer, re.MULTILINE))
+    words = [line.split() for line in answer.splitlines() if line[:1].isspace()]
+    values = {pair[0]: pair[1] for pair in words if len(pair) == 2}
     try:
         offset_ns, path_ns = (float(values[name]) for name in ("offsetFromMaster", "meanPathDelay"))
         follows = int(values["stepsRemoved"]) > 0 and values.get("gmPresent", "true") == "true"
@@ -134,7 +135,8 @@ def parse_timesyncd(answer: str) -> ClockSync | None:
 
     Error bound: |offset| + delay to the server / 2 + the server's root distance.
     """
-    values = dict(re.findall(r"^\s*([^:\n]+): (.*)$", answer, re.MULTILINE))
+    lines = [line.partition(": ") for line in answer.splitlines()]
+    values = {name.strip(): value for name, found, value in lines if found}
     if values.get("Leap", "").startswith("not"):  # "not synchronized"
         return None
     spans_ms = [_span_ms(values.get(name, "")) for name in ("Offset", "Delay", "Root distance")]
