@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytest_llmbench
+from pytest_llmbench.extras.integrity.checks import CHECKS
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.sentences import (
@@ -71,6 +72,8 @@ MADE = list(made())
 _ROOT = Path(pytest_llmbench.__file__).parent
 BY_A_BASE = texts(ast.parse((_ROOT / "methodology/measuring/session_memory.py").read_text("utf-8")))
 """Texts of a class whose base makes the finding of the id that it names."""
+OF_CHECKS = {check.name for check in CHECKS}
+"""A check of integrity says its finding under its own name."""
 
 
 def test_every_id_that_is_made_is_in_the_table() -> None:
@@ -79,7 +82,7 @@ def test_every_id_that_is_made_is_in_the_table() -> None:
 
 
 def test_every_id_of_the_table_is_made() -> None:
-    told = {identifier for _, identifier, *_ in MADE} | {"as_told", "files_on_disk"} | BY_A_BASE
+    told = {identifier for _, identifier, *_ in MADE} | {"as_told", "files_on_disk"} | BY_A_BASE | OF_CHECKS
     assert set(SENTENCES) - told == NOTED
 
 
