@@ -185,18 +185,18 @@ class LiveAnswers:
     def __init__(self) -> None:
         self._of: dict[int, dict[int, _Answer]] = {}
         """Answers by session number and turn number."""
-        self._heard: dict[int, tuple[str, float]] = {}
-        """Text and share of each reply that was heard and not noted yet, by request index."""
+        self._texts: dict[int, tuple[str, float]] = {}
+        """Text and share of each reply that is not noted yet, by request index."""
 
-    def hear(self, index: int, text: str, share: float = 1.0) -> None:
+    def keep_text(self, index: int, text: str, share: float = 1.0) -> None:
         """Keep the text of the answer to request ``index`` until its record is there. ``share``: the text's
         part of the output tokens that the server will report; the rest belongs to tool calls, for example."""
-        self._heard[index] = text, share
+        self._texts[index] = text, share
 
-    def note_heard(self, request: PlannedRequest, tokens: int) -> None:
-        """:meth:`note` what was heard of a reply, if anything, now that its record is there. ``tokens``:
+    def note_kept(self, request: PlannedRequest, tokens: int) -> None:
+        """:meth:`note` the text of a reply that was kept, if any, now that its record is there. ``tokens``:
         those of the whole reply."""
-        text, share = self._heard.pop(request.index, ("", 0.0))
+        text, share = self._texts.pop(request.index, ("", 0.0))
         self.note(turn_of(request), text, round(share * max(0, tokens)))
 
     def note(self, turn: Turn, text: str, tokens: int) -> None:

@@ -79,7 +79,7 @@ class ReplyReader:
     declared: Declared = field(default_factory=Declared)
     model: str = ""
     """The model that is asked for."""
-    heard: Callable[[int, str, float], None] | None = None
+    on_text: Callable[[int, str, float], None] | None = None
     """Called for each request whose reply is read by later turns, however it ended: its index, and text and
     share of the :class:`~pytest_llmbench.wire.reply.Answer`."""
 
@@ -215,11 +215,11 @@ class ReplyReader:
         request: PreparedRequest,
         chunks: Sequence[Chunk] = (),
     ) -> None:
-        """Fill the record from the summary. Its text is not kept: ``heard`` gets it. ``chunks``: those of
+        """Fill the record from the summary. Its text is not kept: ``on_text`` gets it. ``chunks``: those of
         :func:`answer_of`."""
         summary.fill(record)
-        if self.heard is not None and request.turn is not None and request.turn.live:
-            self.heard(request.index, *answer_of(summary, chunks, self.declared.inline))
+        if self.on_text is not None and request.turn is not None and request.turn.live:
+            self.on_text(request.index, *answer_of(summary, chunks, self.declared.inline))
 
     def _read_document(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         """Read a reply that is one JSON document; nothing can be read of one that was broken off."""

@@ -270,7 +270,7 @@ class LoadGenerator:
             self._counted_by,
             declared=self._declared,
             model=self._model,
-            heard=None if self._answers is None else self._answers.hear,
+            on_text=None if self._answers is None else self._answers.keep_text,
         )
         measurement = Measurement(
             load=load,

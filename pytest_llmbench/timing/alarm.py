@@ -50,7 +50,7 @@ class TimerFd:
     def stop(self) -> None:
         self._set(_NEVER, 0, 0)
 
-    def heard(self) -> bool:
+    def silence(self) -> bool:
         """Silence the timer until it rings again; returns whether it had rung."""
         with suppress(BlockingIOError):  # set anew since it rang
             os.read(self.descriptor, 8)
@@ -142,7 +142,7 @@ class TimerFdAlarm:
         self._timer.close()
 
     def _ring(self) -> None:
-        if self._timer.heard() and self._woken is not None and not self._woken.done():
+        if self._timer.silence() and self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
 

@@ -128,7 +128,7 @@ class Sockets:
             self._begin_anew()
 
     def _turn(self, timer: TimerFd) -> None:
-        timer.heard()
+        timer.silence()
         self._look_on()
         self._count += 1
         if self._count >= _TURNS:

@@ -95,7 +95,7 @@ class WorkerShare:
         still_s = progress.still_s
         self.moved_ns = None if still_s is None else time.monotonic_ns() - round(still_s * 1e9)
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         self._heard_s, self._asked_s = time.monotonic(), None
 
     def look_after(self) -> None:
@@ -193,7 +193,7 @@ class Coordinator:
 
     def _set_to_work(self, plans: Sequence[LoadPlan]) -> None:
         for part, plan in zip(self.parts, plans, strict=True):
-            part.heard()
+            part.answered()
             part.member.line.send(Work(plan))
         self._at_work = True
         if self.cause is not None:  # asked for before there was anything to stop
@@ -203,7 +203,7 @@ class Coordinator:
         waiting = {part.member.line.connection: part for part in self.parts if not part.over}
         for connection in wait(list(waiting), timeout=_TICK_S):
             part = waiting[connection]  # type: ignore[index]
-            part.heard()
+            part.answered()
             self._take(part, part.member.line.receive())
         for part in waiting.values():
             if not part.over:

@@ -31,7 +31,7 @@ _NOT_DRAWN_BY = {"input_length": ("tokenizer", "exact")}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LoadPart:
     """A part of a test. ``name``: the kind of part, and the first digits of the SHA-256 of all that it was
     asked for with."""
 
@@ -56,7 +56,7 @@ def derived_seed(seed: int, purpose: str) -> int:
     return part_seed(seed, purpose)
 
 
-def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> Part:
+def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> LoadPart:
     """The part ``kind`` of a measurement. ``asked``: what decides its loads, as given by the author of the
     test or fixed by the method; JSON values."""
     content = {
@@ -67,7 +67,7 @@ def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> Pa
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     name = f"{kind} {hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
-    return Part(name, derived_seed(setting.seed, name))
+    return LoadPart(name, derived_seed(setting.seed, name))
 
 
 def with_lengths(setting: Setting, kind: str, **asked: Any) -> Setting:
@@ -108,7 +108,7 @@ class RequestSlice:
     cache helps a later load."""
 
     workload: Workload
-    part: Part | None = None
+    part: LoadPart | None = None
     """The part whose sequence it is; None: it belongs to none yet, and has the seed of the setting itself."""
     first: int = 0
     """Index of the next request to be sent."""
@@ -184,7 +184,7 @@ class RequestSlice:
         return seen
 
     def _plan(self, setting: Setting, label: str, load: Load, **amount: Any) -> LoadPlan:
-        return (self.part or Part("", setting.seed)).plan(
+        return (self.part or LoadPart("", setting.seed)).plan(
             setting,
             label,
             load,

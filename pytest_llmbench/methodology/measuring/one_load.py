@@ -29,7 +29,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     is_decided,
     with_first_wave,
 )
-from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with_lengths
+from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of, with_lengths
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
@@ -231,7 +231,7 @@ def _most_failures(parameters: AdaptiveParameters, planned: int) -> int:
     return max(FEWEST_FAILURES, math.floor(parameters.max_error_share * planned + 1e-9))
 
 
-def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: int) -> Part:
+def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: int) -> LoadPart:
     """The part of the runs. It is the same for all, as each goes on where the one before it ended. A trace
     cannot go on, so it is drawn anew for each attempt; and so are the words of a list of lengths, for each
     run too that has the same ones."""

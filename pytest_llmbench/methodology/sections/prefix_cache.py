@@ -29,7 +29,7 @@ from pytest_llmbench.methodology.measuring.cache_by_turn import (
 )
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
+from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of
 from pytest_llmbench.methodology.measuring.session_levels import (
     by_session,
     live_answers,
@@ -283,7 +283,7 @@ def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
     return part.plan(setting, "populate", ClosedLoop(1), known, **more)
 
 
-def _part(parameters: Parameters, setting: Setting) -> Part:
+def _part(parameters: Parameters, setting: Setting) -> LoadPart:
     """The part of the requests; every state of the cache gets the same ones."""
     load = parameters.load
     trace = load.is_trace and not load.of_sessions

@@ -202,7 +202,7 @@ def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
     for now_s[0] in (104.0, 106.0, 150.0, 165.0):
         part.look_after()
     assert said == [Ping()]  # at 106
-    part.heard()
+    part.answered()
     for now_s[0] in (169.0, 171.0, 230.0):
         part.look_after()
     assert said == [Ping(), Ping()]
