@@ -12,7 +12,7 @@ from typing import Any
 from pytest_llmbench.compare.regression import better_of, compared, compared_by_session
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.definitions import metric_unit
-from pytest_llmbench.model.judgement import Comparison, Finding
+from pytest_llmbench.model.judgement import MOST_SESSIONS, Comparison, Finding
 from pytest_llmbench.model.sentences import Note
 
 SHOWN_MARGIN = 0.05
@@ -23,6 +23,28 @@ _LIMIT = re.compile(r"(?P<metric>.+):(?P<number>[^:%]*+)(?P<unit>%?)")
 _EXAMPLE = "write for example ttft.p99:5%"
 
 ByRun = Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The sessions in which a regression has to show before it decides."""
+
+    shown: int
+    of: int
+    """The sessions, the present one among them."""
+
+    @classmethod
+    def of_option(cls, given: str) -> Confirmation:
+        """Parse ``2/3``. SuiteError for anything else."""
+        first, _, last = given.partition("/")
+        if first.isdecimal() and last.isdecimal():
+            found = cls(int(first), int(last))
+            if 1 <= found.shown <= found.of <= MOST_SESSIONS:
+                return found
+        raise SuiteError(
+            f"--llm-compare-confirm {shown(given)} is no number of sessions",
+            remedy=f"write 2/3 for two of the last three; of at most {MOST_SESSIONS}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

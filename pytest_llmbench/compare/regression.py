@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench.compare.level import present_level
 from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio, session_ratio
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.draft import FEWEST_RUNS
@@ -93,19 +94,21 @@ def compared_by_session(
     gated: bool = False,
     level: float = 0.95,
 ) -> Comparison | None:
-    """Compare a session with earlier ones, all given by their runs (see :func:`session_ratio`); its interval
-    has the spread between days in it. A single run of each will do.
+    """Compare a session with those of the earlier ones that tell the present level (``level.py``), all given
+    by their runs (see :func:`session_ratio`); its interval has the spread between days in it. A single run of
+    each will do.
 
     None where fewer than three of the earlier ones have the metric in every run.
     """
     whole = [own for own in sessions if own and not _undefined([own], names)]
     if len(whole) < FEWEST_SESSIONS:
         return None
-    logs = [np.log(np.asarray(own, float)) for own in whole]
+    every = [np.log(np.asarray(own, float)) for own in whole]
+    logs = [every[at] for at in present_level([float(own.mean()) for own in every])]
     obstacle = _undefined([candidate or [None]], names[1:])
     now = None if obstacle else np.log(np.asarray(candidate, float))
     found = None if now is None else session_ratio(logs, now, same_runs=same_runs, level=level)
-    change = Estimate.undefined(unit="1", method="none", level=level, n=len(whole) + 1)
+    change = Estimate.undefined(unit="1", method="none", level=level, n=len(logs) + 1)
     undecided = Comparison(
         metric, unit, better, *names,
         tuple(math.exp(own.mean()) for own in logs), () if now is None else (math.exp(now.mean()),),

@@ -62,6 +62,10 @@ class Settings(BaseModel):
     autosave: bool = False
     compare: str | None = None
     compare_fail: tuple[str, ...] = ()
+    compare_confirm: str | None = None
+    """The sessions in which a regression has to show, ``2/3``: two of the last three."""
+    accept: str | None = None
+    """The reason for which the saved session is the new level."""
     waive: tuple[str, ...] = ()
     storage: Path = Path(STORAGE)
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
@@ -215,6 +219,12 @@ class Settings(BaseModel):
     def saves(self) -> bool:
         """Whether the session saves a baseline. By default it saves none with several systems."""
         return self.save is not None or (self.autosave and len(self.endpoints) < 2 and not self.calibrate)
+
+    @property
+    def names_baselines(self) -> bool:
+        """Whether an option is about baselines, and may be wrong."""
+        given = (self.compare, self.compare_confirm, self.accept)
+        return self.saves or bool(self.compare_fail or self.waive) or given != (None, None, None)
 
     @property
     def compares_runs(self) -> bool:

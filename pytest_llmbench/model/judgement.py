@@ -21,7 +21,7 @@ FEWEST_SESSIONS = 3
 """Fewest earlier sessions whose spread is used; from so many on the session is the unit of replication."""
 
 MOST_SESSIONS = 10
-"""The most earlier sessions that count; the latest ones."""
+"""The most earlier sessions that a metric is compared with; the latest of those that count."""
 
 Better = Literal["lower", "higher"]
 Unit = Literal["run", "session"]
@@ -33,6 +33,8 @@ class ComparisonVerdict(StrEnum):
 
     REGRESSED = "regressed"
     """lower > m."""
+    UNCONFIRMED = "unconfirmed"
+    """lower > m, and in fewer of the latest sessions than was asked for (``--llm-compare-confirm``)."""
     IMPROVED = "improved"
     """upper < 0."""
     EQUIVALENT = "equivalent"

@@ -103,6 +103,18 @@ OPTIONS = (
         many=True,
     ),
     Option(
+        "compare-confirm",
+        "fail a test once a regression shows in M of the last K sessions, as in 2/3; needs --llm-save and "
+        "--llm-compare with one name (default: in this session)",
+        "M/K",
+    ),
+    Option(
+        "accept",
+        "the session that is saved is the new level, for this reason: later ones are compared with it, and "
+        "with nothing before it",
+        "REASON",
+    ),
+    Option(
         "waive",
         "compare in spite of a mismatch with the baseline until a day, FIELD=REASON@YYYY-MM-DD; may be given "
         "several times",

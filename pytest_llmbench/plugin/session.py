@@ -220,12 +220,7 @@ class SessionReport:
                 from pytest_llmbench.store.files import check_writable
 
                 check_writable(self.settings.report, "--llm-report")
-            if (
-                self.settings.saves
-                or self.settings.compare
-                or self.settings.compare_fail
-                or self.settings.waive
-            ):
+            if self.settings.names_baselines:
                 _ = self.bench_session.baselines.comparing
         except LLMBenchError as error:
             raise pytest.UsageError(str(error)) from None

@@ -12,6 +12,7 @@ COLUMNS = ("Metric", "Baseline", "Now", "Change and interval", "Allowed", "Detec
 BRIEF_COLUMNS = ("Verdict", "Metric", "Change and interval", "Allowed", "Baseline → now")
 TONES = {
     "regressed": "bad",
+    "unconfirmed": "warn",
     "improved": "good",
     "equivalent": "good",
     "not_worse": "good",

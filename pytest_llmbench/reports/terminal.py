@@ -279,7 +279,7 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
             comparisons.detectable_text(comparison)
         )
         lines += [Line(part) for part in _wrap(detail, width, " " * 15, " " * 15)]
-        if comparison["verdict"] in ("inconclusive", "regressed"):
+        if comparison["verdict"] in ("inconclusive", "regressed", "unconfirmed"):
             lines += [Line(part) for part in _wrap(comparison["reason"], width, " " * 15, " " * 15)]
     rest = len(found) - len(shown)
     return [*lines, Line(f"  … and {rest} more comparisons (-v, or the report)")] if rest else lines

@@ -10,7 +10,9 @@ import contextlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,22 +20,36 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.judgement import ComparisonVerdict, GateVerdict
 from pytest_llmbench.store.files import UNFINISHED, machine_folders, machine_id, machine_of, read_object
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
-BASELINE_VERSION: Final = "1.2"
-_READ = ("1.0", "1.1", BASELINE_VERSION)
-"""Versions that can be read; 1.0 lacks the commit, 1.1 the verdict on the limits."""
+BASELINE_VERSION: Final = "1.3"
+_READ = ("1.0", "1.1", "1.2", BASELINE_VERSION)
+"""Versions that can be read; 1.0 lacks the commit, 1.1 the verdict on the limits, 1.2 the standing."""
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".json", ".jsonl")
 """Endings of the path of a file; the name of a baseline has none of them."""
 _LONGEST_NAME = 100
 _MOST_TRIES = 1000
-MOST_READ: Final = 30
-"""The most sessions of one name that are read together, the latest."""
+_ENOUGH: Final = 30
+"""The sessions of one name that are read together: the latest until so many of them count for each test."""
+_MOST_READ: Final = 100
 _MOST_TOLD = 20
+
+
+class Standing(StrEnum):
+    """Whether the result of a test in a session is part of what later sessions are compared with. What was
+    not measured validly is not kept at all."""
+
+    COUNTS = "counts"
+    BEHIND = "behind"
+    """A comparison that decides found it worse than allowed, or could not tell."""
+    FAILED = "failed"
+    """It broke a limit, or the test failed otherwise."""
+    WAIVED = "waived"
+    """The test was expected to fail, or skipped itself after it had measured."""
 
 
 class BaselineTest(Shape):
@@ -50,6 +66,19 @@ class BaselineTest(Shape):
     output_lengths: OutputLengths | None = None
     gate: GateVerdict | None = None
     """The verdict on the limits; ``null``: not known."""
+    standing: Standing | None = None
+    """``null``: not known, then all count but those that broke a limit."""
+    verdicts: dict[str, ComparisonVerdict] = Field(default={})
+    """Metric → the verdict of each comparison that decided."""
+    accepted: str | None = None
+    """The maintainer's reason why this is the new level; sessions before it are no part of that."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether later sessions are compared with it."""
+        if self.standing is None:
+            return self.gate is not GateVerdict.FAIL
+        return self.standing is Standing.COUNTS
 
 
 class Commit(Shape):
@@ -64,7 +93,7 @@ class Commit(Shape):
 class Baseline(Shape):
     """One saved session: the content of a baseline file."""
 
-    baseline_version: Literal["1.2"] = BASELINE_VERSION
+    baseline_version: Literal["1.3"] = BASELINE_VERSION
     name: str
     saved: Instant
     generator_version: str
@@ -72,6 +101,8 @@ class Baseline(Shape):
     commit: Commit | None = None
     """The commit of the code; ``null``: the session did not run in a repository."""
     tests: list[BaselineTest] = Field(default=[])
+    void: list[str] = Field(default=[])
+    """Node ids of the tests that were not measured validly."""
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -263,17 +294,24 @@ def read_baseline(path: Path) -> Baseline:
 
 def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str]]:
     """The latest sessions that were saved before this one under its name, the oldest first, and messages on
-    those that cannot be read. None where ``given`` is not that name, as one session was asked for."""
+    those that cannot be read. None where ``given`` is not that name, as one session was asked for.
+
+    A regression that is waived for months does not push the sessions before it out of view."""
     if _FILE.fullmatch(path.name) is None or _split(path)[1] != given:
         return {}, []
     number, found, problems = _split(path)[0], {}, []
     before = [other for count, own, other in _listed(path.parent) if own == given and count < number]
-    for other in before[-MOST_READ:]:
+    counted: Counter[str] = Counter()
+    for other in reversed(before[-_MOST_READ:]):
         try:
             found[other] = read_baseline(other)
         except StoreError as error:
             problems.append(f"left out: {' '.join(str(error).split())}")
-    return found, problems
+            continue
+        counted.update({test.nodeid: int(test.counts) for test in found[other].tests})
+        if min(counted.values(), default=0) >= _ENOUGH:
+            break
+    return dict(reversed(found.items())), problems
 
 
 def _of_another_version(version: object, path: Path) -> StoreError:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from saved_sessions import IDENTITY, TTFT, measured, saved
 
 from pytest_llmbench.compare.identity import waivers_of_option
-from pytest_llmbench.compare.limits import RegressionLimit
+from pytest_llmbench.compare.limits import Confirmation, RegressionLimit
+from pytest_llmbench.harness.comparison import baselines
 from pytest_llmbench.harness.comparison.baselines import Comparing, Reference
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict, GateVerdict
-from pytest_llmbench.store.baselines import BaselineTest, read_baseline, read_earlier
+from pytest_llmbench.store.baselines import BaselineTest, Standing, read_baseline, read_earlier
 
 STRETCHES = (100.0, 130.0, 80.0)
 """The figure of three runs with other lengths each, on a day like all others."""
@@ -102,8 +104,91 @@ def test_sessions_that_failed_or_measured_another_thing_do_not_count() -> None:
 
 
 def test_the_latest_ten_sessions_count() -> None:
-    every = [_session(1 + number / 1000) for number in range(14)]
-    assert _reference(*every).sessions == tuple(every[-10:])
+    every = [_session(1 + (number * 7 % 5) / 1000) for number in range(14)]
+    assert len(_compared(_reference(*every), STRETCHES).baseline) == 10
+
+
+def _standing(standing: str, level: float = 1.0, **more: Any) -> BaselineTest:
+    return _session(level).model_copy(update={"standing": Standing(standing), **more})
+
+
+def test_only_what_counts_is_compared_with_and_the_others_are_told() -> None:
+    good = [_standing("counts", level) for level in (1.0, 1.01, 0.99)]
+    bad = [_standing(each, 2.0) for each in ("behind", "waived", "failed", "behind")]
+    found = _reference(*good, *bad)
+    assert (found.sessions, found.named) == (tuple(good), good[-1])
+    told = str(found.notes("main")[0])
+    assert told.startswith("4 sessions of 'main' are no part of what is compared with: 2 did not pass the")
+    assert _reference(*bad).named is bad[-1]  # which is refused where something decides
+
+
+def test_what_was_before_an_accepted_level_is_no_part_of_it() -> None:
+    old = [_standing("counts", level) for level in (1.0, 1.01, 0.99)]
+    new = [_standing("counts", 2.0, accepted="larger pages"), _standing("counts", 2.01)]
+    found = _reference(*old, *new)
+    assert found.alike == tuple(new)
+    assert str(found.notes("main")[0]) == "the level was accepted anew: larger pages"
+    assert _reference(*old, _standing("failed", 2.0, accepted="x")).alike == tuple(old)
+
+
+def test_a_level_that_changed_and_a_night_far_from_all_others_are_left_out() -> None:
+    nights = [_session(1 + (day * 7 % 5) / 500) for day in range(14)]
+    better = [_session(0.8 + (day * 7 % 5) / 500) for day in range(5)]
+    changed = _reference(*nights, *better)
+    found = _compared(changed, [0.8 * value for value in STRETCHES])
+    assert len(found.baseline) == 5
+    assert str(changed.notes("main", [found])[-1]).startswith("ttft.p50 is compared with 5 of them")
+    broken = _compared(_reference(*nights[:4], _session(3.0), *nights[4:8]), STRETCHES)
+    assert len(broken.baseline) == 8
+    assert broken.verdict is ComparisonVerdict.EQUIVALENT
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"),
+    [
+        ([], "unconfirmed"),
+        (["regressed"], "regressed"),
+        (["equivalent", "unconfirmed"], "regressed"),
+        (["regressed", "equivalent", "equivalent"], "unconfirmed"),  # longer ago than three sessions
+    ],
+)
+def test_a_regression_has_to_show_in_as_many_sessions_as_asked(before: list[str], verdict: str) -> None:
+    good = [_standing("counts") for _ in range(3)]
+    told = [_standing("behind", verdicts={"ttft.p50": ComparisonVerdict(each)}) for each in before]
+    reference = _reference(*good, *told)
+    found = _compared(reference, [2 * value for value in STRETCHES])
+    (kept,) = reference.confirmed([found], Confirmation(2, 3))
+    assert kept.verdict == verdict
+    assert reference.confirmed([found], None) == (found,)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "limit", "compared", "error", "standing"),
+    [
+        ("passed", "pass", "equivalent", None, "counts"),
+        ("passed", "inconclusive", "improved", None, "counts"),  # where undecided limits pass
+        ("passed", "pass", "unconfirmed", None, "behind"),
+        ("passed", "pass", "inconclusive", None, "behind"),
+        ("failed", "pass", "regressed", None, "behind"),
+        ("failed", "pass", "regressed", "assert 0", "failed"),
+        ("failed", "fail", "regressed", None, "failed"),
+        ("failed", "inconclusive", "equivalent", None, "failed"),
+        ("failed", "pass", "equivalent", "assert 0", "failed"),
+        ("xfailed", "pass", "regressed", None, "waived"),
+        ("xpassed", "pass", "equivalent", None, "waived"),
+        ("skipped", "pass", "equivalent", None, "waived"),
+    ],
+)
+def test_the_standing_of_a_result(
+    outcome: str, limit: str, compared: str, error: str | None, standing: str
+) -> None:
+    entry = {
+        "outcome": outcome,
+        "error": error,
+        "gate": {"objectives": [{"verdict": limit}]},
+        "comparisons": [{"gated": True, "verdict": compared}, {"gated": False, "verdict": "regressed"}],
+    }
+    assert baselines._standing(entry) == standing
 
 
 def test_all_sessions_of_a_name_are_read_and_one_of_a_number(tmp_path: Path) -> None:

@@ -147,9 +147,9 @@ def test_a_name_has_to_fit_into_a_file_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("version", "said", "remedy"),
     [
-        ("0.9", "0.9 is older than 1.2", "save the baseline again"),
-        ("1.3", "1.3 is newer than 1.2", "upgrade"),
-        ("2.0", "2.0 is newer than 1.2", "upgrade"),
+        ("0.9", "0.9 is older than 1.3", "save the baseline again"),
+        ("1.4", "1.4 is newer than 1.3", "upgrade"),
+        ("2.0", "2.0 is newer than 1.3", "upgrade"),
         (None, "no baseline of pytest-llmbench", "--llm-save"),
         ("new", "no baseline of pytest-llmbench", "--llm-save"),
     ],

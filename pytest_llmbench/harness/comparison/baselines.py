@@ -2,14 +2,16 @@
 them.
 
 A baseline never moves by itself: saving makes a new file, and what is compared with is named each time: one
-session, or all that were saved under its name. From three stored sessions on the session is the unit of
-replication, since runs of one session know nothing of other days. Below that runs are compared, and days are
-taken to be alike, which is said.
+session, or all that were saved under its name. Every session is kept, and each of its results says whether it
+counts (``Standing``): what failed, was waived or fell behind is never compared with. From three stored
+sessions on the session is the unit of replication, since runs of one session know nothing of other days.
+Below that runs are compared, and days are taken to be alike, which is said.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -22,6 +24,7 @@ from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, made_otherwise, matched, waivers_of_option
 from pytest_llmbench.compare.limits import (
     ByRun,
+    Confirmation,
     RegressionLimit,
     comparisons,
     limits_of_option,
@@ -49,7 +52,6 @@ from pytest_llmbench.model.judgement import (
     MOST_SESSIONS,
     Comparison,
     ComparisonVerdict,
-    GateVerdict,
 )
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told
@@ -59,6 +61,7 @@ from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,
     Commit,
+    Standing,
     check_name,
     find_baseline,
     read_baseline,
@@ -69,6 +72,14 @@ from pytest_llmbench.store.files import machine_id
 from pytest_llmbench.store.schema import iso_utc
 
 _COMMIT_DIGITS = 12
+_WORSE = (ComparisonVerdict.REGRESSED, ComparisonVerdict.UNCONFIRMED)
+_BEHIND = (*_WORSE, ComparisonVerdict.INCONCLUSIVE)
+_STANDINGS = {
+    Standing.BEHIND: "did not pass the comparison",
+    Standing.FAILED: "failed",
+    Standing.WAIVED: "waived",
+    None: "failed",
+}
 
 
 @dataclass(frozen=True)
@@ -76,11 +87,13 @@ class Reference:
     """The saved results of one test that another is compared with."""
 
     named: BaselineTest
-    """The result of the session that was named."""
+    """The latest result that counts; where none does, that of the session that was named."""
     identity: Mapping[str, Any]
     """The identity of what is compared with it."""
     alike: tuple[BaselineTest, ...]
     """The sessions that count, the oldest first."""
+    since: tuple[BaselineTest, ...] = ()
+    """All sessions of the same thing since a new level was accepted, whether they count or not."""
     waivers: tuple[Waiver, ...] = ()
 
     @classmethod
@@ -88,10 +101,14 @@ class Reference:
         cls, saved: Sequence[BaselineTest], identity: Mapping[str, Any], waivers: Sequence[Waiver] = ()
     ) -> Reference:
         """The reference out of the results that were saved under a name, the oldest first; the last is that
-        of the session that was named. Those count that are of the same thing, and did not fail."""
-        kept = (test for test in saved if test.gate is not GateVerdict.FAIL)
-        alike = [test for test in kept if not matched(test.identity, identity, waivers).mismatches]
-        return cls(saved[-1], identity, tuple(alike[-MOST_SESSIONS:]), tuple(waivers))
+        of the session that was named. Those count that are of the same thing, passed, and come after the last
+        that was accepted as a new level, which is the first."""
+        accepted = [at for at, test in enumerate(saved) if test.accepted is not None and test.counts]
+        saved = saved[accepted[-1] :] if accepted else saved
+        since = [test for test in saved if not matched(test.identity, identity, waivers).mismatches]
+        named = next((test for test in reversed(saved) if test.counts), saved[-1])
+        alike = tuple(test for test in since if test.counts)
+        return cls(named, identity, alike, tuple(since), tuple(waivers))
 
     @property
     def sessions(self) -> tuple[BaselineTest, ...]:
@@ -116,6 +133,22 @@ class Reference:
             unlike=partial(self._unlike, self.named),
         )
 
+    def confirmed(self, found: Sequence[Comparison], asked: Confirmation | None) -> tuple[Comparison, ...]:
+        """The comparisons; a regression that shows in fewer sessions than was asked for is not confirmed."""
+        return tuple(found) if asked is None else tuple(self._confirmed(each, asked) for each in found)
+
+    def _confirmed(self, found: Comparison, asked: Confirmation) -> Comparison:
+        if not found.gated or found.verdict is not ComparisonVerdict.REGRESSED:
+            return found
+        # What an accepted session found was against the level before.
+        known = [test for test in self.since if test.accepted is None]
+        before = known[len(known) - asked.of + 1 :] if len(known) >= asked.of else known
+        count = 1 + sum(test.verdicts.get(found.metric) in _WORSE for test in before)
+        if count >= asked.shown:
+            return found
+        reason = f"it shows in {count} of the last {1 + len(before)} sessions, {asked.shown} decide"
+        return replace(found, verdict=ComparisonVerdict.UNCONFIRMED, reason=reason)
+
     def _unlike(self, saved: BaselineTest, metric: str) -> str | None:
         return made_otherwise(metric, saved.identity, self.identity, self.waivers)
 
@@ -123,12 +156,23 @@ class Reference:
         """The values of a session in the metrics that it made as they are made now."""
         return {name: own for name, own in saved.by_run.items() if self._unlike(saved, name) is None}
 
-    def notes(self, name: str) -> list[Note]:
-        """What the comparison takes for granted. ``name``: of the baseline."""
-        count = len(self.alike)
+    def notes(self, name: str, found: Sequence[Comparison] = ()) -> list[Note]:
+        """What the comparison takes for granted. ``name``: of the baseline; ``found``: the comparisons."""
+        count, said = len(self.alike), []
+        if left := Counter(_STANDINGS[test.standing] for test in self.since if not test.counts):
+            why = tuple(f"{number} {reason}" for reason, number in left.items())
+            said.append(Note.of("sessions_left_out", count=left.total(), baseline=repr(name), why=why))
+        if self.alike and (reason := self.alike[0].accepted) is not None:
+            said.append(Note.of("level_accepted", reason=reason))
         if self.sessions:
-            return [Note.of("compared_with_sessions", count=count, baseline=repr(name))]
-        said = []
+            latest = min(count, MOST_SESSIONS)
+            said.append(Note.of("compared_with_sessions", count=latest, baseline=repr(name)))
+            fewer = [each for each in found if each.gated and len(each.baseline) < latest]
+            by_session = [each for each in fewer if each.unit_of_replication == "session"]
+            return [
+                *said,
+                *(Note.of("fewer_sessions", metric=e.metric, count=len(e.baseline)) for e in by_session),
+            ]
         if COUNTED_BY in self.identity and COUNTED_BY not in self.named.identity:
             said.append(Note.of("made_unknown"))
         if self.identity.get(LENGTHS) != self.named.identity.get(LENGTHS):
@@ -175,6 +219,7 @@ class Comparing:
     """The sessions that were saved before under its name, if that is what was given; the oldest first."""
     problems: tuple[str, ...] = ()
     """Messages on those of them that cannot be read."""
+    confirmation: Confirmation | None = None
 
     def reference(self, nodeid: str, identity: Mapping[str, Any]) -> Reference | None:
         """What the test is compared with; None where the baseline has no results of it."""
@@ -183,7 +228,7 @@ class Comparing:
             return None
         return Reference.of([test for test in tests if test.nodeid == nodeid], identity, self.waivers)
 
-    def refuse_early(self, request: MeasurementRequest, _: Sequence[RegressionLimit]) -> None:
+    def refuse_early(self, request: MeasurementRequest, of_options: Sequence[RegressionLimit]) -> None:
         where = f"--llm-compare {self.path}"
         found = self.reference(request.nodeid, request.identity)
         if found is None:
@@ -196,6 +241,14 @@ class Comparing:
                 )
             return
         refuse_mismatch(matched(found.named.identity, request.identity, self.waivers), where)
+        if not found.named.counts and (request.limits or of_options):
+            raise SuiteError(
+                f"no saved result of {request.nodeid} may be compared with: the latest of "
+                f"{len(found.since)} is one that {_STANDINGS[found.named.standing]}",
+                where=where,
+                remedy="save a session that passes; one that fell behind may be accepted as the new level: "
+                f"--llm-save={self.baseline.name} --llm-accept=REASON",
+            )
         if not found.sessions:
             how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
             refuse_few_runs(found.named.runs, request.replication.runs, where, how)
@@ -217,11 +270,13 @@ class Comparing:
         lengths = output_lengths(
             lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
         )
-        name = f"{self.path.name.removesuffix('.json')} of {self.baseline.saved}"
+        of = next(each for each in (self.baseline, *self.earlier) if any(t is found for t in each.tests))
+        own = self.path.name.removesuffix(".json") if of is self.baseline else of.name
+        name = f"{own} of {of.saved}"
         by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
         absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
         names = self.baseline.name, "this session"
-        compared = reference.compared(by_run, limits, names)
+        compared = reference.confirmed(reference.compared(by_run, limits, names), self.confirmation)
         told = (
             *([lengths] if lengths else []),
             *waived(match),
@@ -235,7 +290,7 @@ class Comparing:
             notes=(
                 *result.notes,
                 Note.of("compared_with_baseline", baseline=name, runs=found.runs),
-                *reference.notes(self.baseline.name),
+                *reference.notes(self.baseline.name, compared),
                 *map(as_told, self.problems),
                 *(Note.of("no_such_metric", limit=limit.origin, metric=limit.metric) for limit in absent),
                 *(Note.of("beside_baseline", difference=text) for text in match.shown),
@@ -252,6 +307,7 @@ def comparing_by(settings: Settings, today: date) -> Compares | None:
         check_name(settings.save)
     limits = limits_of_option(settings.compare_fail)
     waivers = waivers_of_option(settings.waive, today)
+    confirmation = _confirmation(settings)
     if settings.compare is None:
         if limits and settings.baseline_endpoint is None and not settings.calibrate:
             raise SuiteError("--llm-compare-fail has nothing to compare with", remedy=HOW_TO_COMPARE)
@@ -266,7 +322,25 @@ def comparing_by(settings: Settings, today: date) -> Compares | None:
         if found is not None:
             return found
     earlier, problems = read_earlier(path, settings.compare)
-    return Comparing(path, read_baseline(path), waivers, tuple(earlier.values()), tuple(problems))
+    named = read_baseline(path)
+    return Comparing(path, named, waivers, tuple(earlier.values()), tuple(problems), confirmation)
+
+
+def _confirmation(settings: Settings) -> Confirmation | None:
+    """What ``--llm-compare-confirm`` asks for. SuiteError where no session would ever confirm another, so
+    that nothing could fail."""
+    if settings.accept is not None and not settings.saves:
+        raise SuiteError(
+            "--llm-accept has nothing to accept: this session is not saved", remedy="give --llm-save=NAME"
+        )
+    if settings.compare_confirm is None:
+        return None
+    if settings.compare is None or settings.save != settings.compare:
+        raise SuiteError(
+            "--llm-compare-confirm asks the sessions that are saved under the name that is compared with",
+            remedy="give --llm-save=NAME and --llm-compare=NAME with one name",
+        )
+    return Confirmation.of_option(settings.compare_confirm)
 
 
 def identified(
@@ -292,20 +366,13 @@ def identified(
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
-    """Write the baseline of a session; returns messages about it. Void runs are left out, and nothing is
-    written under the name that was compared with unless all that decides passed. StoreError if it cannot be
-    written."""
+    """Write the baseline of a session; returns messages about it. Void runs are left out, and what failed or
+    was waived is written as what does not count. StoreError if it cannot be written."""
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
     if not kept:
         return [f"baseline {settings.save or 'autosave'!r} not saved: no test measured validly"]
-    moves = settings.save is not None and settings.save == settings.compare
-    if moves and (behind := [entry["nodeid"] for entry in last.values() if _fell_behind(entry)]):
-        return [
-            f"baseline {settings.save!r} not saved, since the one it was compared with would be replaced by "
-            f"what did not pass: {', '.join(behind)}; to accept the new figures, save without --llm-compare"
-        ]
-    tests = [_test(entry) for entry in kept]
+    tests = [_test(entry, settings.accept) for entry in kept]
     found, saved = checked_out(Path()), iso_utc(now_ns)
     commit = None if found is None else Commit(id=found.commit, uncommitted=found.uncommitted)
     baseline = Baseline(
@@ -315,11 +382,19 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
         machine=machine_id(),
         commit=commit,
         tests=tests,
+        void=[nodeid for nodeid, entry in last.items() if entry not in kept],
     )
     path = save_baseline(settings.storage, baseline)
     said = [f"baseline saved: {path} ({len(tests)} {'test' if len(tests) == 1 else 'tests'})"]
     if left_out := len(last) - len(kept):
         said.append(f"  left out, since not measured validly: {left_out}")
+    said += [
+        f"  kept, and no later session is compared with it: {test.nodeid} ({_STANDINGS[test.standing]})"
+        for test in tests
+        if not test.counts
+    ]
+    if any(test.standing is Standing.BEHIND for test in tests):
+        said.append("  to accept a new level, save it with --llm-accept=REASON")
     if few := [test for test in tests if test.runs < FEWEST_RUNS]:
         said.append(
             f"  {len(few)} of them with fewer than {FEWEST_RUNS} runs, which nothing can be compared with: "
@@ -328,12 +403,18 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
     return said
 
 
-def _fell_behind(entry: Mapping[str, Any]) -> bool:
-    """Whether a comparison that decides did not pass, or nothing valid was measured to compare."""
-    refused = (ComparisonVerdict.REGRESSED, ComparisonVerdict.INCONCLUSIVE)
-    return entry["validity"]["verdict"] != "valid" or any(
-        each["gated"] and each["verdict"] in refused for each in entry["comparisons"]
-    )
+def _standing(entry: Mapping[str, Any]) -> Standing:
+    """What a valid result is to later sessions. A test may pass and yet have fallen behind: undecided where
+    that passes, or not confirmed."""
+    if entry["outcome"] in ("xfailed", "xpassed", "skipped"):
+        return Standing.WAIVED
+    behind = any(each["gated"] and each["verdict"] in _BEHIND for each in entry["comparisons"])
+    limits = {each["verdict"] for each in entry["gate"]["objectives"]}
+    # A test that failed otherwise than by its judgement has an error.
+    failed = entry["outcome"] != "passed" and not (behind and limits <= {"pass"} and entry["error"] is None)
+    if failed or "fail" in limits:
+        return Standing.FAILED
+    return Standing.BEHIND if behind else Standing.COUNTS
 
 
 def automatic_name(commit: Commit | None, saved: str) -> str:
@@ -344,7 +425,10 @@ def automatic_name(commit: Commit | None, saved: str) -> str:
     return commit.id[:_COMMIT_DIGITS] + ("-uncommitted" if commit.uncommitted else "")
 
 
-def _test(entry: Mapping[str, Any]) -> BaselineTest:
+def _test(entry: Mapping[str, Any], accept: str | None) -> BaselineTest:
+    standing = _standing(entry)
+    if accept is not None and standing is Standing.BEHIND:
+        standing = Standing.COUNTS
     by_run = entry["by_run"] or {name: [metric["point"]] for name, metric in entry["metrics"].items()}
     return BaselineTest(
         nodeid=entry["nodeid"],
@@ -355,4 +439,7 @@ def _test(entry: Mapping[str, Any]) -> BaselineTest:
         metrics=entry["metrics"],
         output_lengths=entry["output_lengths"],
         gate=entry["gate"]["verdict"],
+        standing=standing,
+        verdicts={each["metric"]: each["verdict"] for each in entry["comparisons"] if each["gated"]},
+        accepted=accept,
     )

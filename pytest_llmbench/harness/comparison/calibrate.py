@@ -31,7 +31,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.cells import Amount, Cell
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedSpread
-from pytest_llmbench.model.judgement import Finding, GateVerdict
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
@@ -252,7 +252,7 @@ def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settin
         except StoreError:  # said where somebody compares with it
             continue
         for test in saved.tests:
-            if test.nodeid != nodeid or test.gate is GateVerdict.FAIL:
+            if test.nodeid != nodeid or not test.counts:
                 continue
             if matched(test.identity, identity, ()).mismatches:
                 continue

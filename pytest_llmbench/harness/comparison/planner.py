@@ -178,7 +178,7 @@ class Baselines:
         Raises for every mistake in the options about baselines.
         """
         settings = self._settings
-        if (settings.save, settings.compare, settings.compare_fail, settings.waive) == (None, None, (), ()):
+        if not settings.names_baselines:
             return None
         from pytest_llmbench.harness.comparison.baselines import comparing_by
 

@@ -49,7 +49,7 @@ from pytest_llmbench.store.csv_file import Cell, write_csv
 from pytest_llmbench.store.objects import plain_object
 
 GROUPS = ("test", "metric", "session", "none")
-_WORST_FIRST = ("regressed", "inconclusive", "not_worse", "equivalent", "improved")
+_WORST_FIRST = ("regressed", "unconfirmed", "inconclusive", "not_worse", "equivalent", "improved")
 _WIDE = 110
 
 

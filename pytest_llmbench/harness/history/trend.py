@@ -43,6 +43,7 @@ from pytest_llmbench.reports import plots
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import metric_label
 from pytest_llmbench.stats.change_points import MOST_VALUES, SIGNIFICANCE, change_points, fewest_values
+from pytest_llmbench.store.baselines import Standing
 from pytest_llmbench.store.csv_file import Cell, write_csv
 from pytest_llmbench.store.files import write_text
 from pytest_llmbench.store.objects import plain_object
@@ -55,6 +56,8 @@ class Point:
     session: Session
     estimate: Estimate
     runs: int
+    standing: Standing | None = None
+    """What keeps later sessions from being compared with it; None: nothing does."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,9 @@ def series_of(
             left_out[why] = (*left_out.get(why, ()), session.name)
         else:
             values = test.by_run[metric]
-            points.append(Point(session, _of_session(values, metric_unit(metric)), len(values)))
+            standing = None if test.counts else test.standing or Standing.FAILED
+            own = _of_session(values, metric_unit(metric))
+            points.append(Point(session, own, len(values), standing))
     points = points[-last:] if last else points
     changes, doubt = _changes(metric, points, significance)
     return Series(nodeid, metric, tuple(points), changes, left_out, doubt)
@@ -200,8 +205,8 @@ def every_series(
     raise SuiteError(f"no test measured {', '.join(metrics)}; there are: {', '.join(sorted(measured))}")
 
 
-_COLUMNS = ("#", "session", "saved", "commit", "value", "interval", "runs", "level")
-_WHOLE = ("saved", "commit", "level")
+_COLUMNS = ("#", "session", "saved", "commit", "value", "interval", "runs", "level", "standing")
+_WHOLE = ("saved", "commit", "level", "standing")
 _WIDE = 100
 _SHOWN_REASONS = 4
 
@@ -235,6 +240,7 @@ def _row(number: int, point: Point, metric: str, *, new: bool, wide: bool) -> li
         interval,
         str(point.runs),
         "new" if new else "",
+        point.standing or "",
     ]
 
 
@@ -267,7 +273,7 @@ def _change_text(change: Change, series: Series) -> str:
 
 CSV_COLUMNS = (
     "test", "metric", "unit", "session", "saved", "commit", "runs", "value", "lower", "upper", "new_level",
-    "p_value",
+    "p_value", "standing",
 )  # fmt: skip
 
 
@@ -280,7 +286,7 @@ def csv_rows(found: Sequence[Series]) -> Iterator[list[Cell]]:
             yield [
                 series.nodeid, series.metric, own.unit, point.session.name, point.session.baseline.saved,
                 point.session.commit, point.runs, own.point, own.lower, own.upper, number in changes,
-                changes.get(number),
+                changes.get(number), point.standing,
             ]  # fmt: skip
 
 

@@ -280,6 +280,13 @@ _OF_SESSIONS = {
     "compared_with_sessions": Sentence(
         "compared with the last {count} sessions of {baseline}, by the spread between sessions"
     ),
+    "sessions_left_out": Sentence(
+        "{count} sessions of {baseline} are no part of what is compared with: {why}"
+    ),
+    "level_accepted": Sentence("the level was accepted anew: {reason}"),
+    "fewer_sessions": Sentence(
+        "{metric} is compared with {count} of them: its level changed before, or the others are far from all"
+    ),
     "made_unknown": Sentence(
         "the baseline does not tell how its metrics were made (warm-up, method of ITL, who counted tokens), "
         "so it is taken to be alike: save it again"

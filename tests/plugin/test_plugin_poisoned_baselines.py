@@ -1,0 +1,96 @@
+"""Nights that try to become what later ones are compared with: broken, waived, not confirmed; and the way in
+which a maintainer accepts a new level."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from plugin_suite import SMALL_WARMUP, Suite
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+ONE = """
+import pytest
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(rate=20, requests=30)
+@llmbench.no_regression("tpot.p50", max_slowdown=0.05)
+def test_first_token(): ...
+"""
+EXEMPT = ONE.replace("@llmbench.ttft", '@pytest.mark.xfail(reason="the new kernel")\n@llmbench.ttft')
+SLOWER = "replay:fast?step_base_us=2400&decode_us_per_sequence=40"
+WAIVED = "--llm-waive=sut.model.version=the other engine is what is compared@2999-12-31"
+NIGHT = ("--llm-runs=3", "--llm-save=main", "--llm-inconclusive=pass")
+COMPARED = (*NIGHT, "--llm-compare=main", WAIVED)
+
+
+def saved_last(suite: Suite) -> dict[str, Any]:
+    """The only test of the session that was saved last."""
+    path = max(suite.path.glob(".llmbench/*/*_main.json"))
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found["tests"][0]
+
+
+def verdict(suite: Suite) -> str:
+    (entry,) = suite.report["tests"]
+    (gated,) = [each for each in entry["comparisons"] if each["gated"]]
+    return str(gated["verdict"])
+
+
+def test_a_regression_becomes_no_baseline_until_somebody_accepts_it(suite: Suite) -> None:
+    suite.write(ONE, SMALL_WARMUP)
+    suite.measure("replay", *NIGHT).assert_outcomes(passed=1)
+    for _ in range(2):
+        suite.measure("replay", *COMPARED).assert_outcomes(passed=1)
+    assert (saved_last(suite)["standing"], saved_last(suite)["verdicts"]) == (
+        "counts",
+        {"tpot.p50": "equivalent"},
+    )
+
+    twice = (*COMPARED, "--llm-compare-confirm=2/3")
+    first = suite.measure(SLOWER, *twice)
+    first.assert_outcomes(passed=1)
+    first.stdout.fnmatch_lines(["*unconfirmed*tpot.p50 +*", "*shows in 1 of the last 3 sessions, 2 decide*"])
+    first.stdout.fnmatch_lines(["*kept, and no later session is compared with it: *did not pass the comp*"])
+    last = saved_last(suite)
+    assert (last["standing"], last["verdicts"]) == ("behind", {"tpot.p50": "unconfirmed"})
+    suite.measure(SLOWER, *twice).assert_outcomes(failed=1)
+    assert verdict(suite) == "regressed"
+
+    suite.write(EXEMPT)
+    for _ in range(2):
+        exempt = suite.measure(SLOWER, *COMPARED)
+        exempt.assert_outcomes(xfailed=1)
+        exempt.stdout.fnmatch_lines(["*regressed*tpot.p50 +*"])  # its drift shows all the same
+        assert saved_last(suite)["standing"] == "waived"
+
+    suite.write(ONE)
+    after = suite.measure(SLOWER, *COMPARED)
+    after.assert_outcomes(failed=1)
+    assert "4 sessions of 'main' are no part of what is compared with" in " ".join(after.stdout.str().split())
+    assert len(suite.report["tests"][0]["comparisons"][0]["baseline"]) == 3
+
+    suite.measure(SLOWER, *NIGHT, "--llm-accept=the new kernel is here to stay").assert_outcomes(passed=1)
+    assert saved_last(suite)["accepted"] == "the new kernel is here to stay"
+    now = suite.measure(SLOWER, *COMPARED)
+    now.assert_outcomes(passed=1)
+    assert verdict(suite) == "equivalent"
+    assert "the level was accepted anew: the new kernel" in " ".join(now.stdout.str().split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--llm-accept=why",), "*nothing to accept: this session is not saved*"),
+        (("--llm-save=main", "--llm-compare-confirm=2/3"), "*with one name*"),
+        (("--llm-save=main", "--llm-compare=main", "--llm-compare-confirm=4/3"), "*'4/3' is no number of*"),
+        (("--llm-save=main", "--llm-compare=main", "--llm-compare-confirm=two"), "*'two' is no number of*"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(suite: Suite, options: tuple[str, ...], said: str) -> None:
+    suite.write(ONE)
+    result = suite.measure("replay", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
