@@ -61,11 +61,14 @@ class LoadLimits:
 def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
     """The most connections that the plan is expected to have open at once. ``mean_tokens``: output tokens of
     a reply."""
-    if isinstance(plan.load, ClosedLoop):
-        return min(plan.load.concurrency, plan.most_requests)
+    load = plan.load
+    if isinstance(load, ClosedLoop):
+        return min(load.concurrency, plan.most_requests)
     lasts_s = min(_BASE_S + _PER_TOKEN_S * mean_tokens, plan.deadlines.total_s)
-    mean = plan.load.rate * lasts_s
-    return min(plan.requests, math.ceil(mean + _SPREAD * math.sqrt(mean)))
+    mean = load.rate * lasts_s
+    return min(
+        plan.requests, load.most_in_flight or plan.requests, math.ceil(mean + _SPREAD * math.sqrt(mean))
+    )
 
 
 def mean_tokens(planned: Collection[PlannedRequest]) -> float:

@@ -1,7 +1,8 @@
 """The load loop: jobs start by a schedule or by slots (section 4.2), and turns follow the ends before them.
 
 Open: jobs start when the schedule says so, whatever became of earlier ones; it is absolute, so one late send
-does not shift the next. Closed: a fixed number is in flight; each end, success or not, is replaced at once.
+does not shift the next. With a cap a request that arrives while so many are in flight is due at the end that
+makes place for it. Closed: a fixed number is in flight; each end, success or not, is replaced at once.
 
 A turn is due at an absolute instant, the end of the last turn that it waits for plus its pause, as the
 transport saw that end. Whether a reply was a good one is known when it has been decoded, a moment later; a
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -98,13 +100,14 @@ class JobLoop:
         *,
         slots: int = 0,
         starts_ns: Iterator[int],
+        most_in_flight: int | None = None,
         of_sessions: bool = False,
         extent: Extent | None = None,
         answers: LiveAnswers | None = None,
     ) -> None:
         """``slots``: how many jobs run at once; 0: they start at ``starts_ns``, in nanoseconds from
-        ``start_ns``. ``extent``: None: all jobs are begun. ``answers``: the live answers that turns read;
-        None where they read none."""
+        ``start_ns``. ``most_in_flight``: the cap of an open loop. ``extent``: None: all jobs are begun.
+        ``answers``: the live answers that turns read; None where they read none."""
         self._dispatcher, self._supply = dispatcher, supply
         self._pacer, self._clock, self._start_ns = pacer, clock, start_ns
         self._slots, self._starts_ns, self._of_sessions = slots, starts_ns, of_sessions
@@ -113,6 +116,9 @@ class JobLoop:
         """The instant from which on no more is sent than the extent asks for."""
         self._ended_ns: int | None = None
         self._flow, self._answers = SessionFlow(), answers
+        self._free_ns = None if most_in_flight is None else deque([start_ns] * most_in_flight)
+        """The instants from which the free places under the cap are free, the first one first; None: there is
+        no cap."""
         self._waiting: PreparedRequest | None = None
         """The next request of an open loop of requests."""
         self._due: list[Due] = []
@@ -133,6 +139,8 @@ class JobLoop:
             self._dispatcher.then, self._dispatcher.decoded = self._ended, self._decoded
         elif self._slots:
             self._dispatcher.then = self._replace
+        elif self._free_ns is not None:
+            self._dispatcher.then = self._free
         timer = None
         if self._extent is not None:
             ahead_s = max(0, self._last_ns - self._clock.monotonic_ns()) / 1e9
@@ -140,9 +148,10 @@ class JobLoop:
         try:
             await self._start()
             while (alone := self._waiting) is not None:  # nothing else can become due in the meantime
-                await self._pacer.until(self._last_start_ns)
+                due_ns = await self._place_ns(self._last_start_ns)
+                await self._pacer.until(due_ns)
                 self._waiting = None
-                self._send_alone(alone, self._last_start_ns)
+                self._send_alone(alone, due_ns)
                 self._begin_next(self._start_ns)
             while self._goes_on:
                 self._changed.clear()
@@ -251,6 +260,20 @@ class JobLoop:
     def _replace(self, ended: Exchange) -> None:
         """Send the next request in the slot of one that has ended: it is due at that instant."""
         self._begin_next(ended.finished_ns, ended.finished_ns)
+
+    def _free(self, ended: Exchange) -> None:
+        assert self._free_ns is not None
+        self._free_ns.append(ended.finished_ns)
+        self._changed.set()
+
+    async def _place_ns(self, arrived_ns: int) -> int:
+        """The instant at which a request that arrives then may be sent, once that is known."""
+        if self._free_ns is None:
+            return arrived_ns
+        while not self._free_ns:
+            self._changed.clear()
+            await self._changed.wait()
+        return max(arrived_ns, self._free_ns.popleft())
 
     def _ring(self) -> None:
         """End the load: the duration has passed."""

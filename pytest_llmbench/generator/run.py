@@ -384,6 +384,7 @@ class LoadGenerator:
                     start_ns,
                     slots=asked.in_flight or 0,
                     starts_ns=starts,
+                    most_in_flight=asked.most_in_flight,
                     of_sessions=asked.of_sessions,
                     extent=extent,
                     answers=self._answers,
@@ -394,7 +395,8 @@ class LoadGenerator:
             return start_ns + round(timed_s * 1e9)
 
         usual = min(_MOST_OPEN_LOOP_CONNECTIONS, math.ceil(asked.request_rate or 0))
-        return load_, None, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
+        slots = asked.in_flight or asked.most_in_flight
+        return load_, None, min(count, slots or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
 
     def _facts(self, load: Load, clock_resolution_ns: int, set_ns: int) -> Facts:
         told: dict[str, Any] = {}

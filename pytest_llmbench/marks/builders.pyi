@@ -615,7 +615,7 @@ class LLMBench:
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: most requests in flight; default: all at once.
+        :param concurrency: most requests in flight, also with ``rate``; default: all.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else

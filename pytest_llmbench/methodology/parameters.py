@@ -203,10 +203,12 @@ class LoadParameters(TestParameters):
         "count", doc="closed loop, requests in flight (default 8 if ``rate`` is not given)."
     )
     requests: int | None = parameter("count", doc="measured requests.")
+    may_be_capped: ClassVar[bool] = False
+    """Whether ``concurrency`` beside ``rate`` is a cap on the requests in flight."""
 
     def contradictions(self) -> list[str]:
         found = []
-        if self.rate is not None and self.concurrency is not None:
+        if self.rate is not None and self.concurrency is not None and not self.may_be_capped:
             found.append("rate (open loop) and concurrency (closed loop) exclude each other: give one")
         if self.arrival == "trace" and self.rate is None:
             return found + self._trace_mistakes()
@@ -246,7 +248,8 @@ class LoadParameters(TestParameters):
             return OpenLoop(1e9 * len(offsets) / max(offsets[-1], 1), "trace", offsets_ns=offsets)
         if self.rate is None:
             return ClosedLoop(self.concurrency or DEFAULT_CONCURRENCY)
-        return OpenLoop(self.rate, *arrival_law(self.arrival, self.burstiness))
+        most = self.concurrency if self.may_be_capped else None
+        return OpenLoop(self.rate, *arrival_law(self.arrival, self.burstiness), most_in_flight=most)
 
 
 def arrival_law(arrival: str | None, burstiness: float | None) -> tuple[str, float]:

@@ -113,6 +113,9 @@ class OpenLoop:
     offsets_ns: tuple[int, ...] = ()
     """Arrival instants from the start, ascending. Only read when ``arrival`` is ``trace``."""
     of_sessions: bool = False
+    most_in_flight: int | None = None
+    """The cap on requests in flight: one that arrives while so many are, waits for an end, first come, first
+    sent. None: there is no cap."""
     model: ClassVar[Literal["open"]] = "open"
     together: ClassVar[bool] = False
     in_flight: ClassVar[None] = None
@@ -124,16 +127,19 @@ class OpenLoop:
 
     @property
     def request_rate(self) -> float | None:
-        """Requests per second, each due at an instant of its own; None for turns, which are due by ends."""
-        return None if self.of_sessions else self.rate
+        """Requests per second, each due at an instant of its own; None where ends decide: for turns, and
+        under a cap."""
+        return None if self.of_sessions or self.most_in_flight is not None else self.rate
 
     def terms(self) -> dict[str, Any]:
         """What decides its arrivals, by name."""
-        return {name: getattr(self, name) for name in ("rate", "arrival", "burstiness", "offsets_ns")}
+        found = {name: getattr(self, name) for name in ("rate", "arrival", "burstiness", "offsets_ns")}
+        return found if self.most_in_flight is None else found | {"most_in_flight": self.most_in_flight}
 
     def describe(self) -> str:
         shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
-        return _open_words(self.arrival, f"{self.rate:g}", of_sessions=self.of_sessions) + shape
+        cap = "" if self.most_in_flight is None else f", at most {self.most_in_flight} in flight"
+        return _open_words(self.arrival, f"{self.rate:g}", of_sessions=self.of_sessions) + shape + cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,7 @@ class ClosedLoop:
     together: ClassVar[bool] = False
     """Whether all jobs start at one instant, the last byte of each request held back until then."""
     is_trace: ClassVar[bool] = False
+    most_in_flight: ClassVar[None] = None
     offsets_ns: ClassVar[tuple[int, ...]] = ()
     request_rate: ClassVar[None] = None
 

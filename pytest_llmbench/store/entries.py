@@ -380,6 +380,8 @@ def _load(runs: Sequence[Observation]) -> schema.LoadEntry | None:
     if isinstance(load, OpenLoop):
         rate = "session_rate" if load.of_sessions else "rate_rps"
         parameters = {rate: load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
+        if load.most_in_flight is not None:
+            parameters["concurrency"] = load.most_in_flight
     else:
         parameters = {"sessions" if load.of_sessions else "concurrency": load.concurrency}
     return schema.LoadEntry(

@@ -43,6 +43,7 @@ MakePlan = Callable[..., LoadPlan]
         (OpenLoop(100.0), 10_000, {}, 0.0, 50 + 29),  # 4 √50 = 28.3
         (OpenLoop(100.0), 10_000, {}, 50.0, 100 + 40),
         (OpenLoop(100.0), 120, {}, 50.0, 120),
+        (OpenLoop(100.0, most_in_flight=7), 120, {}, 50.0, 7),
         (OpenLoop(100.0), 10_000, {"deadlines": Deadlines(total_s=0.25)}, 50.0, 25 + 20),
     ],
 )

@@ -128,3 +128,45 @@ def test_hardly_anything_to_send(
 ) -> None:
     seen = generator_for(serve(reply(REPLY))).run(plan(requests, load=POISSON))
     assert seen.records.counts()["submitted"] == requests
+
+
+def test_a_cap_holds_requests_back_in_their_order(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
+) -> None:
+    """At 200 a second with 20 ms of service, two places serve 100: all but the first ones wait for an end."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.wait(0.02)
+        conversation.send(REPLY)
+
+    server = serve(script)
+    load = OpenLoop(rate=200.0, arrival="uniform", most_in_flight=2)
+    seen = generator_for(server, loop_factory=loop_factory).run(plan(40, load=load))
+    records = seen.records
+    assert records.counts()["ok"] == 40
+    assert server.peak_in_service == seen.selfcheck.peak_in_flight == 2
+    arrivals_ns = schedule_ns(load, 40, arrival_seed(seen.plan.seed)) + seen.started_ns
+    assert records.index.tolist() == list(range(40))
+    assert records.scheduled_ns[:2].tolist() == arrivals_ns[:2].tolist()
+    assert (records.scheduled_ns >= arrivals_ns).all()
+    ends = set(records.finished_ns.tolist())
+    held = records.scheduled_ns > arrivals_ns
+    assert held.sum() > 20
+    assert set(records.scheduled_ns[held].tolist()) <= ends
+    assert (np.diff(records.dispatched_ns) >= 0).all()
+
+
+def test_a_capped_load_that_is_stopped_ends(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """While everything in flight is silent and the next request waits for a place."""
+
+    def silent(conversation: Conversation) -> None:
+        conversation.wait(30)
+
+    generator = generator_for(serve(silent))
+    deadlines = Deadlines(total_s=0.3, between_chunks_s=0.3, drain_s=0.3)
+    seen = generator.run(
+        plan(6, load=OpenLoop(rate=100.0, most_in_flight=2), deadlines=deadlines, most_s=0.4)
+    )
+    assert 2 <= len(seen.records) < 6

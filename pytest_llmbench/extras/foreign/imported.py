@@ -216,7 +216,7 @@ def _marked(recipe: Recipe) -> Any:
     assert count is not None
     given: dict[str, Any] = {"concurrency": load.concurrency}
     if load.arrival is not None:
-        given = {"rate": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
+        given |= {"rate": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
     given |= {"workload": _workload(recipe), "runs": recipe.runs}
     if recipe.api in DOCUMENTS:
         given["concurrency"] = given.get("concurrency") or (None if load.arrival else count)

@@ -170,6 +170,8 @@ def recipes_of(
     for rate in rates:
         for place, cap in enumerate(caps):
             load, requests, obstacles = _load(asked, rate, cap, place)
+            if api in DOCUMENTS and load.arrival is not None and load.concurrency is not None:
+                obstacles.append(f"{load.describe()}: only a job of generated replies has both")
             suffix = f"_qps_{math.inf if rate is None else rate:g}" if rates_listed or caps_listed else ""
             suffix += f"_concurrency_{cap:g}" if caps_listed else ""
             yield replace(
@@ -198,8 +200,6 @@ def _load(
         if arrival not in known:
             return load, requests, [f"{asked.key('arrival')} {shown(arrival)}"]
         load = replace(load, arrival=known[arrival], burstiness=None)
-    if rate < math.inf and most is not None:
-        return load, requests, [f"{load.describe()}: a rate with a cap is neither an open nor a closed loop"]
     return load, requests, []
 
 

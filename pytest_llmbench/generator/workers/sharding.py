@@ -133,7 +133,13 @@ class Deal:
         # Of several shares the coordinator, who sees all ends, says whether the SUT has stopped answering.
         changes["watched"] = plan.watched and self.workers == 1
         if isinstance(load, OpenLoop):  # its instants are with the requests
-            changes["load"] = OpenLoop(load.rate / self.workers, "trace", of_sessions=load.of_sessions)
+            most = load.most_in_flight
+            changes["load"] = OpenLoop(
+                load.rate / self.workers,
+                "trace",
+                of_sessions=load.of_sessions,
+                most_in_flight=None if most is None else split(most, self.workers)[number],
+            )
         else:
             changes["load"] = replace(load, concurrency=split(load.concurrency, self.workers)[number])
             changes["max_requests"] = share.count if plan.duration_s is not None else None
@@ -172,7 +178,8 @@ class _Share:
 
 def active_workers(plan: LoadPlan, workers: int) -> int:
     """How many of ``workers`` there is something to do for: no more than slots, nor than requests."""
-    return max(1, min(workers, plan.load.in_flight or workers, plan.requests))
+    slots = plan.load.in_flight or plan.load.most_in_flight or workers
+    return max(1, min(workers, slots, plan.requests))
 
 
 def split(total: int, parts: int) -> list[int]:

@@ -8,12 +8,13 @@ finds an empty system, is then no part of it: with it P99 depends on how many re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.arrivals.sessions import starts_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.given import MEASURED_IF_LIMITED
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
@@ -25,6 +26,7 @@ from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import ByRun, Estimate, SavedSpread, by_run
 from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.facts import Facts, Origin
@@ -34,6 +36,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
 _NEAR = 0.02
@@ -216,3 +219,24 @@ def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
         return ()
     found = Finding.of("first_wave", value=share, near=tuple(near), slots=slots, requests=count)
     return (found,)
+
+
+def held_back(seen: Sequence[Observation]) -> Iterator[Note]:
+    """What a cap on the requests in flight did: it is in no latency, which runs from the send."""
+    caps = {run.plan.load.most_in_flight for run in seen}
+    (cap,) = caps if len(caps) == 1 else (None,)
+    if cap is None:
+        return
+    waits = [_waits_ns(run) for run in seen]
+    longest = Amount(max((int(own.max(initial=0)) for own in waits), default=0) / 1e9, "s")
+    held, sent = sum(int((own > 0).sum()) for own in waits), sum(map(len, waits))
+    yield Note.of("held_back", cap=cap, held=held, sent=sent, longest=longest)
+
+
+def _waits_ns(run: Observation) -> IntColumn:
+    """The time from the arrival of each request that was sent until there was a place for it."""
+    due_ns, first = run.records.scheduled_ns, run.plan.first
+    arrivals_ns = np.fromiter(starts_ns(run.plan, 0), dtype=np.int64, count=run.plan.requests)
+    sent = due_ns != MISSING
+    waited = due_ns[sent] - run.started_ns - arrivals_ns[run.records.index[sent] - first]
+    return np.asarray(waited, dtype=np.int64)

@@ -159,6 +159,8 @@ def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
         values[LoadFact.SESSION_RATE if of_sessions else LoadFact.RATE_RPS] = load.rate
         if load.arrival == "gamma":
             values[LoadFact.BURSTINESS] = load.burstiness
+        if load.most_in_flight is not None:
+            values[LoadFact.CONCURRENCY] = load.most_in_flight
     else:
         values[LoadFact.SESSIONS if of_sessions else LoadFact.CONCURRENCY] = load.concurrency
     return Facts.of(Origin.DECLARED, values, "marker")

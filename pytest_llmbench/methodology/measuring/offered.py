@@ -32,9 +32,9 @@ def send_lag(run: Observation) -> Finding | None:
 
 def _scheduled_rate(run: Observation) -> float | None:
     """The rate at which requests were due at fixed instants, per second; None where none were. Turns of
-    sessions are due when earlier ones end, at the rate that results."""
+    sessions are due when earlier ones end, and so are requests under a cap, at the rate that results."""
     load = run.plan.load
-    if not load.of_sessions:
+    if not load.of_sessions and load.most_in_flight is None:
         return load.request_rate
     due_ns = run.records.scheduled_ns[run.records.scheduled_ns != MISSING]
     took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0

@@ -381,7 +381,11 @@ def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
 
 
 def _spaced(load: Load) -> bool:
-    return isinstance(load, OpenLoop) and not load.of_sessions and load.arrival in ("poisson", "uniform")
+    return (
+        isinstance(load, OpenLoop)
+        and load.request_rate is not None
+        and load.arrival in ("poisson", "uniform")
+    )
 
 
 def _loop_lag(run: Observation) -> Finding | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
-from pytest_llmbench.methodology.measuring.job_figures import figures, steady_middle
+from pytest_llmbench.methodology.measuring.job_figures import figures, held_back, steady_middle
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -62,9 +62,12 @@ class Parameters(AdaptiveParameters):
 
     repeats = True
     fixed_count: ClassVar[bool] = True
+    may_be_capped: ClassVar[bool] = True
 
     prompts: int = parameter("count", GATE_REQUESTS, doc="requests of the job.")
-    concurrency: int | None = parameter("count", doc="most requests in flight; default: all at once.")
+    concurrency: int | None = parameter(
+        "count", doc="most requests in flight, also with ``rate``; default: all."
+    )
     max_makespan_s: float | None = parameter(
         "positive", doc="from the start of the job to the end of its last reply."
     )
@@ -148,7 +151,7 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(Note.of("outside_draft", test="job"),),
+        notes=(Note.of("outside_draft", test="job"), *held_back(seen)),
         by_run=own_runs,
     )
 

@@ -86,6 +86,10 @@ _OF_SEARCHES = {
 
 _OF_TESTS = {
     "outside_draft": Sentence("{test} is no test of the draft: there are no clauses to comply with"),
+    "held_back": Sentence(
+        "At most {cap} were in flight: {held} of {sent} requests waited for a place, the longest for "
+        "{longest}. Latencies run from the send"
+    ),
     "most_requests": Sentence("Maximum concurrent requests meeting criteria: [{most}][most!none]"),
     "most_sessions": Sentence("Maximum sessions at once meeting criteria: [{most}][most!none]"),
     "capacity_of_sessions": Sentence(

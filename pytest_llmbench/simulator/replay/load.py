@@ -123,6 +123,9 @@ class Arrivals:
         """Heap of the instants at which a job may start: of a closed loop those from which a slot is free,
         since ends are reported step by step, but deadlines run out in between; of an open loop the next
         one."""
+        capped = plan.load.most_in_flight
+        self._places_ns = None if capped is None else [start_ns] * capped
+        """Heap of the instants from which the places under a cap of an open loop are free; None: no cap."""
         self._schedule_next()
         self._next_ns: int | None = None
         """Cached result of :meth:`next_ns`, which is asked at every step; known until something is sent or
@@ -145,6 +148,8 @@ class Arrivals:
         """Take the next request, as a flight."""
         if not self._of_sessions:
             due_ns = heapq.heappop(self._free_ns)
+            if self._places_ns is not None:
+                due_ns = max(due_ns, heapq.heappop(self._places_ns))
             (request,) = self._jobs.take()
             self._schedule_next()
         else:
@@ -172,6 +177,8 @@ class Arrivals:
                 heapq.heappush(self._due, due)
             if over := after.over:
                 self._answers.forget(turn.session)
+        elif self._places_ns is not None:
+            heapq.heappush(self._places_ns, flight.finished_ns)
         elif not self._closed:
             return
         if over and self._closed:
@@ -207,6 +214,8 @@ class Arrivals:
         if not self._free_ns or self._jobs.exhausted:
             return None
         start_ns = self._free_ns[0]
+        if self._places_ns is not None:
+            return max(start_ns, self._places_ns[0]) if self._places_ns else None
         if self._last_ns is not None and start_ns >= self._last_ns and self._jobs.taken >= self._least:
             return None
         return start_ns

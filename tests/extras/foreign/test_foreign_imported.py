@@ -20,7 +20,7 @@ ONE_ROW = {
 RUN = {
     "perf-eval.yaml": "2 of 2", "perf-sanity.yml": "1 of 1", "scenario.json": "2 of 2",
     "flat.json": "2 of 2", "config.yaml": "2 of 2", "bench.sh": "4 of 5", "test_serving.py": "2 of 4",
-    "serving-tests.json": "4 of 7",
+    "serving-tests.json": "5 of 7",
 }  # fmt: skip
 VLLM = """#!/bin/sh
 echo "$LOADED_BY $*" >> {log}
@@ -44,12 +44,13 @@ def calls(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_entries_are_tests_at_their_loads(suite: Suite) -> None:
     written(suite.path, "serving-tests.json")
     result = suite.measure("replay", LIST, "-rs")
-    result.assert_outcomes(passed=4, skipped=3)
+    result.assert_outcomes(passed=5, skipped=2)
     loads = {entry["nodeid"].rpartition("::")[2]: entry["test"] for entry in suite.report["tests"]}
     assert loads == dict.fromkeys(
         [
             "test_serving_random_qps_inf_concurrency_2",
             "test_serving_random_qps_inf_concurrency_20",
+            "test_serving_prefix_qps_10_concurrency_2",
             "test_serving_tp2_qps_inf_concurrency_4",
             "test_serving_prefix_qps_10_concurrency_20",
         ],
@@ -57,8 +58,7 @@ def test_the_entries_are_tests_at_their_loads(suite: Suite) -> None:
     )
     result.stdout.fnmatch_lines(
         [
-            "llmbench: 4 of 7 tests of serving-tests.json run",
-            "  skipped: *at 10 req/s, at most 2 in flight: a rate with a cap is neither *",
+            "llmbench: 5 of 7 tests of serving-tests.json run",
             "  skipped: dataset-name 'sonnet': there are random, prefix_repetition, sharegpt (2 tests)",
             "  it has to run with: LOADED_BY=… vllm serve sim-fast --tensor-parallel-size 1 *",
             "  sent to openai-completions there: give --llm-api=openai-completions",

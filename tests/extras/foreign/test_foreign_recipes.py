@@ -41,7 +41,7 @@ def row(folder: Path, client: Mapping[str, Any] | None = None, **changed: Any) -
 def test_every_rate_with_every_number_in_flight(tmp_path: Path) -> None:
     found = row(tmp_path, qps_list=[4, "inf"], max_concurrency_list=[8, 200])
     assert [(test.name, test.load, test.requests, bool(test.obstacles)) for test in found] == [
-        ("serving_x_qps_4_concurrency_8", ForeignLoad(4.0, "poisson", None, 8), 200, True),
+        ("serving_x_qps_4_concurrency_8", ForeignLoad(4.0, "poisson", None, 8), 200, False),
         ("serving_x_qps_4_concurrency_200", ForeignLoad(4.0, "poisson"), 200, False),
         ("serving_x_qps_inf_concurrency_8", ForeignLoad(math.inf, concurrency=8), 200, False),
         ("serving_x_qps_inf_concurrency_200", ForeignLoad(math.inf, concurrency=200), 200, False),

@@ -143,6 +143,7 @@ def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan: Mak
         (OpenLoop(5.0), 100, 4),
         (OpenLoop(5.0), 3, 3),
         (OpenLoop(5.0), 0, 1),
+        (OpenLoop(5.0, most_in_flight=3), 100, 3),
         (ClosedLoop(2), 100, 2),
         (ClosedLoop(9), 1, 1),
     ],
@@ -154,6 +155,8 @@ def test_there_are_no_workers_without_work(
     shards = deal(whole, 4)
     assert active_workers(whole, 4) == expected == len(shards)
     assert all(own for own in indices(shards)) == bool(requests)
+    if load.most_in_flight is not None:
+        assert [shard.load.most_in_flight for shard in shards] == [1, 1, 1]
 
 
 def test_what_is_dealt_is_remembered_by_nobody(plan: MakePlan, deal: DealTo) -> None:

@@ -15,10 +15,13 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.job_figures import first_wave, steady_middle
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 
 
 def run(server: QueueServer, spreads: dict[str, SavedSpread] | None = None, **keywords: Any) -> TestResult:
@@ -152,7 +155,6 @@ def test_a_percentile_at_the_end_of_the_first_wave_warns(keywords: dict[str, Any
         ({"steady": True}, "unknown parameter 'steady'"),
         ({"prompts": 0}, "prompts must be at least 1"),
         ({"prompts": "auto"}, "prompts must be a whole number"),
-        ({"rate": 5, "concurrency": 3}, "exclude each other"),
         ({"arrival": "gamma"}, "arrival needs rate"),
         ({"compliance": "conditional"}, "compliance is not for this test"),
         ({"runs": "many"}, "runs must be a whole number, or 'auto'"),
@@ -161,3 +163,21 @@ def test_a_percentile_at_the_end_of_the_first_wave_warns(keywords: dict[str, Any
 def test_mistakes(keywords: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SuiteError, match=complaint):
         build(job.Parameters, keywords)
+
+
+def test_a_rate_may_have_a_cap_and_the_wait_for_a_place_is_told() -> None:
+    parameters = build(job.Parameters, {"prompts": 10, "rate": 100, "arrival": "uniform", "concurrency": 1})
+    assert parameters.load == OpenLoop(100, "uniform", most_in_flight=1)
+    assert parameters.load.request_rate is None
+    assert parameters.load.describe().endswith("uniform arrivals at 100 req/s, at most 1 in flight")
+    setting = canned_setting("standard")
+    server = ReplayEngine(parse_scenario("fast?step_base_us=20000"))
+    result = drive(job.procedure(parameters, setting), server.run)
+    (run_,) = result.observations
+    (note,) = [each for each in result.notes if each.id == "held_back"]
+    told = note.parameters
+    arrivals_ns = run_.started_ns + 10_000_000 * np.arange(1, 11)
+    waits_ns = run_.records.scheduled_ns - arrivals_ns
+    assert (told["cap"], told["held"], told["sent"]) == (1, int((waits_ns > 0).sum()), 10)
+    assert told["longest"] == Amount(int(waits_ns.max()) / 1e9, "s")
+    assert run_.selfcheck.peak_in_flight == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -174,3 +176,20 @@ def test_another_process_gives_the_same_bytes() -> None:
         for seed in ("1", "2")
     }
     assert len(found) == 1
+
+
+def test_under_a_cap_a_request_is_due_at_the_end_that_makes_place_for_it() -> None:
+    """First come, first sent, into the place that has been free for longest."""
+    plan = LoadPlan("loads", SYNTHETIC_UNIFORM, OpenLoop(200.0, most_in_flight=3), 80, seed=3)
+    seen = run(plan)
+    records = seen.records
+    arrivals_ns = schedule_ns(OpenLoop(200.0), 80, arrival_seed(3)) + seen.started_ns
+    places_ns, due_ns = [seen.started_ns] * 3, []
+    for arrived_ns, end_ns in zip(arrivals_ns.tolist(), records.finished_ns.tolist(), strict=True):
+        due_ns.append(max(arrived_ns, heapq.heappop(places_ns)))
+        heapq.heappush(places_ns, end_ns)
+    assert records.scheduled_ns.tolist() == due_ns
+    assert records.ok.all()
+    assert (records.scheduled_ns > arrivals_ns).sum() > 40
+    loose = run(plan.with_(load=OpenLoop(200.0, most_in_flight=80)))
+    assert loose.records.submitted_ns.tolist() == arrivals_ns.tolist()
