@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench import llmbench
+from pytest_llmbench.registry import names
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
+ENERGY = ROOT / "docs/how-to/measure-energy.md"
 ROUTERS = ROOT / "docs/how-to/compare-routers.md"
 OF_EXTRAS = (
     OVER_HTTP2,
@@ -21,9 +25,12 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def of_extras(page: Path, block: str) -> bool:
-    """Whether a block needs an extra of this package."""
+    """Whether a block runs with the extras of this package: for its endpoint, or since they may be left
+    out."""
+    lacks_machine = page == ENERGY and not names("machine")
     tests = ("llmbench.non_generative", "llmbench.accuracy")
-    return page in OF_EXTRAS or any(name in block for name in tests)
+    unknown = set(re.findall(r"@llmbench\.(\w+)", block)) - set(dir(llmbench))
+    return page in OF_EXTRAS or lacks_machine or bool(unknown) or any(name in block for name in tests)
 
 
 def run_blocks(pytester: pytest.Pytester, blocks: Sequence[str], endpoint: str, *options: str) -> None:

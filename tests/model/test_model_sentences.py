@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import pytest_llmbench
-from pytest_llmbench.extras.integrity.checks import CHECKS
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.sentences import (
@@ -72,7 +71,9 @@ MADE = list(made())
 _ROOT = Path(pytest_llmbench.__file__).parent
 BY_A_BASE = texts(ast.parse((_ROOT / "methodology/measuring/session_memory.py").read_text("utf-8")))
 """Texts of a class whose base makes the finding of the id that it names."""
-OF_CHECKS = {check.name for check in CHECKS}
+OF_CHECKS = set(SENTENCES) & {
+    f"{which}_{time}" for which in ("repeated", "published") for time in ("ttft", "tpot")
+}
 """A check of integrity says its finding under its own name."""
 
 

@@ -69,7 +69,7 @@ def test_a_mark_that_measures_nothing_stays_unknown(suite: Suite) -> None:
 def test_every_marker_is_listed_with_its_keywords(suite: Suite) -> None:
     lines = [line for line in suite.run("--markers").outlines if line.startswith("@pytest.mark.llmbench")]
     builders = [name for name in dir(llmbench) if not name.startswith("_")]
-    assert len(lines) == len(builders) == 21
+    assert len(lines) == len(builders) > 15
     for name in builders:
         (line,) = [line for line in lines if f"Written @llmbench.{name}(...), selected by -m {name}." in line]
         assert "http" not in line

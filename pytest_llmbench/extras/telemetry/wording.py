@@ -36,10 +36,6 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
             "{metrics} has a limit, and nothing samples the machine of the system: give the SUT file a "
             "table telemetry, or a replay the option idle_w"
         ),
-        "machine_of_replay": Sentence(
-            "a replay has no machine, so the table telemetry of the SUT file has no effect: with idle_w "
-            "it tells that of its model"
-        ),
         "energy_void": Sentence(f"the energy of {{device}} is not known: {_cases(_VOID)}"),
         "energy_by_power": Sentence(
             f"the energy of {{device}} is that of its power over time, not of its counter: {_cases(_VOID)}"

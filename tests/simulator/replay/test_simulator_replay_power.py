@@ -8,6 +8,7 @@ import pytest
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.telemetry import Telemetry
+from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
@@ -16,6 +17,7 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWork
 POWER = "fast?idle_w=100&step_w=200&prefill_mj_per_token=11&decode_mj_per_token=50&accelerator_count=2"
 LOAD = LoadPlan("power", SYNTHETIC_UNIFORM, OpenLoop(30.0), 90, seed=7)
 S = 1_000_000_000
+SEVERAL = pytest.mark.skipif(not names("deployments"), reason="the extra of several engines is left out")
 
 
 def run(options: str = "", plan: LoadPlan = LOAD) -> tuple[ReplayEngine, Observation, Telemetry]:
@@ -38,7 +40,12 @@ def test_one_reply_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["", "&replicas=3&router=least_loaded", "&prefill_workers=1&decode_workers=2", "&kv_blocks=8300"],
+    [
+        "",
+        pytest.param("&replicas=3&router=least_loaded", marks=SEVERAL),
+        pytest.param("&prefill_workers=1&decode_workers=2", marks=SEVERAL),
+        "&kv_blocks=8300",
+    ],
 )
 def test_energy_is_that_of_time_steps_and_tokens(options: str) -> None:
     engine, seen, _ = run(options)
@@ -50,6 +57,7 @@ def test_energy_is_that_of_time_steps_and_tokens(options: str) -> None:
     assert sum(curve.joules(seen.ended_ns) for curve in curves) == pytest.approx(idle_j + step_j + tokens_j)
 
 
+@SEVERAL
 def test_series_are_the_truth_at_the_instants_of_a_sampler() -> None:
     engine, seen, telemetry = run("&replicas=2")
     assert telemetry.interval_s == 0.5

@@ -15,6 +15,7 @@ from pytest_llmbench.metrics.session_figures import growth
 from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.registry import transport_for
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -78,7 +79,11 @@ def measured(api: str, scheme: str = "http") -> Observation:
     [
         ("openai-chat", "http"),
         ("openai-responses", "http"),
-        ("openai-responses", "ws"),
+        pytest.param(
+            "openai-responses",
+            "ws",
+            marks=pytest.mark.skipif(transport_for("ws") is None, reason="the extra is left out"),
+        ),
         ("anthropic-messages", "http"),
         ("ollama-chat", "http"),
     ],

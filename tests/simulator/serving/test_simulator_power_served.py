@@ -13,6 +13,7 @@ from nvml_face import nvml_face, read_from
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import wait_for
 
+from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 POWER = "fast?idle_w=100&step_w=200&decode_mj_per_token=50&accelerator_count=2&replicas=2"
@@ -34,6 +35,7 @@ def page(engine: EmbeddedEngine, timeout: float = 10.0) -> dict[str, dict[str, f
     return found
 
 
+@pytest.mark.skipif(not names("deployments"), reason="the extra of several engines is left out")
 def test_the_page_is_the_exporters_and_true() -> None:
     with EmbeddedEngine.start(POWER) as engine:
         before_ns, first = time.monotonic_ns(), page(engine)
