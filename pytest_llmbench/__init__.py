@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
+    from pytest_llmbench.model.stages import ramp, spike, steps
     from pytest_llmbench.model.structured import StructuredOutput
     from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
     from pytest_llmbench.workloads.classes import ClassMix, RequestClass
@@ -134,6 +135,7 @@ _HOMES = {
     "model.messages": ("Message", "MessageArray", "ToolCall"),
     "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop", "SessionSlots", "SessionStarts"),
     "model.request": ("PlannedRequest", "Workload"),
+    "model.stages": ("ramp", "spike", "steps"),
     "model.structured": ("StructuredOutput",),
     "model.result": ("TestResult",),
     "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
@@ -223,9 +225,12 @@ __all__ = [
     "output_token_throughput",
     "peak_memory",
     "percent",
+    "ramp",
     "req_s",
     "request_throughput",
     "s",
+    "spike",
+    "steps",
     "tok_s",
     "tokens",
     "tokens_per_dollar",

@@ -2,7 +2,8 @@
 
 Everyone who sends takes its instants from this array; nobody draws again (several generators that each draw
 a Poisson stream from one seed are not Poisson together). The first request comes one gap after the start, and
-the array is never rescaled to end at count/rate: both would change the law of the process.
+the array is never rescaled to end at count/rate: both would change the law of the process. Only a load of
+stages with an end has so many requests within it, where it is the law given their number.
 """
 
 from __future__ import annotations
@@ -97,6 +98,13 @@ def _offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]
         return np.asarray(load.offsets_ns[:count], dtype=np.float64) / 1e9
     if load.arrival == "uniform":
         return uniform_offsets_s(load.rate, count)
+    if load.stages:
+        from pytest_llmbench.arrivals.stages import gaps_needed, offsets_s  # few loads have stages
+
+        needed = gaps_needed(load.stages, count)
+        even = load.burstiness == 1.0
+        gaps = poisson_gaps_s(1.0, needed, seed) if even else gamma_gaps_s(1.0, load.burstiness, needed, seed)
+        return offsets_s(load.stages, gaps, count)
     if load.arrival == "gamma":
         return np.cumsum(gamma_gaps_s(load.rate, load.burstiness, count, seed))
     if load.arrival != "poisson":
@@ -129,10 +137,16 @@ def _mistakes(load: OpenLoop, count: int) -> list[str]:
         found.append(f"rate is {load.rate!r}: give a positive number of requests per second")
     if load.arrival == "trace":
         found += _trace_mistakes(load.offsets_ns, count)
+    elif load.stages:
+        from pytest_llmbench.model.stages import requests_of
+
+        whole = requests_of(load.stages)
+        if whole is not None and isinstance(count, int) and count > whole:
+            found.append(f"the stages end after {whole} requests, {count} are asked for")
     elif load.arrival not in ARRIVALS and load.arrival not in names("arrivals"):
         known = ", ".join((*ARRIVALS, *names("arrivals")))
         found.append(f"arrival is {load.arrival!r}: choose one of {known}")
-    if load.arrival == "gamma" and not _is_positive(load.burstiness):
+    if (load.arrival == "gamma" or load.stages) and not _is_positive(load.burstiness):
         found.append(f"burstiness is {load.burstiness!r}: give a positive number, 1 is Poisson")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         found.append(f"the number of requests is {count!r}: give a whole number, not negative")

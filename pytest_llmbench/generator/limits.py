@@ -65,7 +65,7 @@ def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
     if isinstance(load, ClosedLoop):
         return min(load.concurrency, plan.most_requests)
     lasts_s = min(_BASE_S + _PER_TOKEN_S * mean_tokens, plan.deadlines.total_s)
-    mean = load.rate * lasts_s
+    mean = load.peak_rate * lasts_s
     return min(
         plan.requests, load.most_in_flight or plan.requests, math.ceil(mean + _SPREAD * math.sqrt(mean))
     )

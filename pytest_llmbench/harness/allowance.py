@@ -62,9 +62,9 @@ class Budgets:
     def refusal(self, plan: LoadPlan) -> str | None:
         """Why a load of this rate or concurrency may not be sent; None if it may."""
         load = plan.load
-        if isinstance(load, OpenLoop) and load.rate > self.rate:
+        if isinstance(load, OpenLoop) and load.peak_rate > self.rate:
             told = "sessions/s are" if load.of_sessions else "req/s is"
-            return f"{load.rate:g} {told} more than {raised('rate', self.rate, load.rate)}"
+            return f"{load.peak_rate:g} {told} more than {raised('rate', self.rate, load.peak_rate)}"
         if load.in_flight is not None and load.in_flight > self.concurrency:
             told = "sessions at once are" if load.of_sessions else "in flight is"
             limit = raised("concurrency", self.concurrency, load.in_flight)

@@ -497,7 +497,7 @@ def _seconds(plan: LoadPlan) -> float:
         return plan.duration_s or 0.0
     if plan.load.of_sessions:
         return plan.duration_s or 0.0
-    if plan.requests > MOST_DRAWN and plan.load.arrival != "trace":
+    if plan.requests > MOST_DRAWN and not plan.load.is_trace and not plan.load.stages:
         return 0.9 * plan.requests / plan.load.rate
     due_ns = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
     return float(due_ns[-1] - (due_ns[plan.first - 1] if plan.first else 0)) / 1e9

@@ -284,7 +284,7 @@ class LLMBench:
         min_share: float | Mapping[str, float] = 0.99,
         max_schema_violation_rate: float | Mapping[str, float] | None = None,
         rate: float | Mapping[str, float] | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         concurrency: int | Mapping[str, int] | None = None,
         requests: int | Literal["auto"] | Mapping[str, int] | None = None,
@@ -316,7 +316,9 @@ class LLMBench:
             to keep to (tool calls, JSON), among those that were asked.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
-            ``trace``: without ``rate``, when the trace of the workload says.
+            ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
+            ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
+            then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
@@ -585,7 +587,7 @@ class LLMBench:
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
         rate: float | Mapping[str, float] | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         concurrency: int | Mapping[str, int] | None = None,
         budget: float | str | None = None,
@@ -613,7 +615,9 @@ class LLMBench:
         :param min_total_tok_s: input and output tokens.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
-            ``trace``: without ``rate``, when the trace of the workload says.
+            ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
+            ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
+            then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: most requests in flight, also with ``rate``; default: all.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
@@ -771,7 +775,7 @@ class LLMBench:
         min_requests_per_s: float | Mapping[str, float] | None = None,
         min_input_tokens_per_s: float | Mapping[str, float] | None = None,
         rate: float | Mapping[str, float] | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         concurrency: int | Mapping[str, int] | None = None,
         requests: int | Literal["auto"] | Mapping[str, int] | None = None,
@@ -803,7 +807,9 @@ class LLMBench:
         :param min_input_tokens_per_s: of the input of requests that ended well.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
-            ``trace``: without ``rate``, when the trace of the workload says.
+            ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
+            ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
+            then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
@@ -913,7 +919,7 @@ class LLMBench:
         max_budget_force_rate: float | Mapping[str, float] | None = None,
         max_critical_evictions: int | Mapping[str, int] | None = None,
         rate: float | Mapping[str, float] | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         concurrency: int | Mapping[str, int] | None = None,
         requests: int | Literal["auto"] | Mapping[str, int] | None = None,
@@ -949,7 +955,9 @@ class LLMBench:
             none at all.
         :param rate: open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
-            ``trace``: without ``rate``, when the trace of the workload says.
+            ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
+            ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
+            then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight, instead of ``rate``.
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
@@ -1184,7 +1192,7 @@ class LLMBench:
         p99_9_ms: float | Mapping[str, float] | None = None,
         bucket_limits: Mapping[str, Mapping[str, float]] | None = None,
         rate: float | Mapping[str, float] | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         concurrency: int | Mapping[str, int] | None = None,
         requests: int | Literal["auto"] | Mapping[str, int] | None = None,
@@ -1211,7 +1219,9 @@ class LLMBench:
         :param bucket_limits: limits per input-length bucket, ``{"0-256": {"p95_ms": 300}}``.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
-            ``trace``: without ``rate``, when the trace of the workload says.
+            ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
+            ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
+            then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.

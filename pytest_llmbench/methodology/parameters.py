@@ -499,7 +499,7 @@ def _request_classes(value: Any) -> list[str]:
     return []
 
 
-_CHOICES: Mapping[str, Kind | None] = {"choice": None, "arrival": "arrivals"}
+_CHOICES: Mapping[str, Kind | None] = {"choice": None, "arrival": "arrivals", "shape": "arrivals"}
 """Kind of a parameter whose values are listed by its annotation → the parts of extras that add to them."""
 
 
@@ -507,6 +507,10 @@ def _one_of(choices: Sequence[str], kind: str) -> Check:
     def check(value: Any) -> list[str]:
         if isinstance(value, str) and value in choices:
             return []
+        if kind == "shape" and not isinstance(value, str):
+            from pytest_llmbench.model.stages import stage_mistakes  # few loads have stages
+
+            return stage_mistakes(value)
         further = () if (parts := _CHOICES[kind]) is None else names(parts)
         known = isinstance(value, str) and value in further
         return [] if known else [f"must be one of {', '.join((*choices, *further))}, got {shown(value)}"]

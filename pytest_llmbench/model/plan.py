@@ -8,11 +8,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.stages import Stage
 
 EVERY = 100
 """Number of requests from one look to the next."""
@@ -95,6 +98,8 @@ def _after_bracket(metric: str) -> tuple[str, str, str]:
 
 ARRIVALS = ("poisson", "uniform", "gamma")
 """The arrival processes that a rate describes, beside those of extras; ``trace`` has its own instants."""
+STAGES = "stages"
+"""The arrivals of a load whose rate changes: Poisson, or gamma where ``burstiness`` is not 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ class OpenLoop:
     most_in_flight: int | None = None
     """The cap on requests in flight: one that arrives while so many are, waits for an end, first come, first
     sent. None: there is no cap."""
+    stages: tuple[Stage, ...] = ()
+    """How the rate changes; ``rate`` is then its mean. Only read when ``arrival`` is ``stages``."""
     model: ClassVar[Literal["open"]] = "open"
     together: ClassVar[bool] = False
     in_flight: ClassVar[None] = None
@@ -134,9 +141,18 @@ class OpenLoop:
     def terms(self) -> dict[str, Any]:
         """What decides its arrivals, by name."""
         found = {name: getattr(self, name) for name in ("rate", "arrival", "burstiness", "offsets_ns")}
+        if self.stages:
+            found |= {"stages": [asdict(stage) for stage in self.stages]}
         return found if self.most_in_flight is None else found | {"most_in_flight": self.most_in_flight}
 
+    @property
+    def peak_rate(self) -> float:
+        """The greatest rate of any time, jobs per second."""
+        return max((max(each.rate, each.to_rate) for each in self.stages), default=self.rate)
+
     def describe(self) -> str:
+        if self.stages:
+            return f"open loop, {', '.join(map(str, self.stages))}"
         shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
         cap = "" if self.most_in_flight is None else f", at most {self.most_in_flight} in flight"
         return _open_words(self.arrival, f"{self.rate:g}", of_sessions=self.of_sessions) + shape + cap
@@ -155,6 +171,7 @@ class ClosedLoop:
     is_trace: ClassVar[bool] = False
     most_in_flight: ClassVar[None] = None
     offsets_ns: ClassVar[tuple[int, ...]] = ()
+    stages: ClassVar[tuple[Stage, ...]] = ()
     request_rate: ClassVar[None] = None
 
     @property
@@ -228,7 +245,9 @@ def describe_loads(loads: Sequence[Load]) -> str:
         alike = [load for load in different if load.of_sessions is of_sessions]
         by_arrival: dict[str, list[float]] = {}
         for load in alike:
-            if isinstance(load, OpenLoop):
+            if isinstance(load, OpenLoop) and load.stages:
+                parts.append(load.describe())
+            elif isinstance(load, OpenLoop):
                 by_arrival.setdefault(load.arrival, []).append(load.rate)
         for arrival, rates in by_arrival.items():
             words = _open_words(arrival, _range(rates), of_sessions=of_sessions)

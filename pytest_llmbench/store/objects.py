@@ -112,6 +112,7 @@ _KINDS = {
         "SessionStarts",
         "Watched",
     ),
+    "model.stages": ("Stage",),
     "workloads.adapted": (
         "Cuts",
         "Salted",

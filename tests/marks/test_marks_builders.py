@@ -72,7 +72,7 @@ def test_a_keyword_is_shown_as_authors_write_it() -> None:
     assert all(type(percent) is int for percent in keywords("itl")["levels_percent"].default)
     assert (
         keywords("ttft")["arrival"].annotation
-        == "Literal['poisson', 'uniform', 'gamma', 'trace'] | str | None"
+        == "Literal['poisson', 'uniform', 'gamma', 'trace'] | str | Sequence[Any] | None"
     )
     # A mapping becomes a workload before it is a parameter, and no object is a default that can be written.
     stand_in = keywords("prefix_cache")["workload"]

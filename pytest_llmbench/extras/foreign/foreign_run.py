@@ -34,7 +34,7 @@ class ForeignLoad:
             return False
         if isinstance(load, ClosedLoop):
             return self.rate in (None, math.inf) and self.concurrency == load.concurrency
-        if self.rate is None or self.concurrency != load.most_in_flight or load.arrival == "trace":
+        if self.rate is None or self.concurrency != load.most_in_flight or load.is_trace or load.stages:
             return False
         if not math.isclose(self.rate, load.rate, rel_tol=_RATE_TOLERANCE):
             return False

@@ -60,7 +60,13 @@ def budget_of(parameters: TestParameters, settings: Settings, tests: int) -> flo
     if not isinstance(parameters, AdaptiveParameters):
         return None
     given = settings.budget if parameters.budget is None else parameters.budget
-    if given is None or parameters.arrival == "trace" or parameters.runs is not None or parameters.is_auto:
+    if (
+        given is None
+        or parameters.arrival == "trace"
+        or parameters.stages
+        or parameters.runs is not None
+        or parameters.is_auto
+    ):
         return None
     return seconds_of(given) / (1 if parameters.budget is not None else max(1, tests))
 

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
     ALPHA,
+    STAGES,
+    Load,
     LoadPlan,
     Looks,
     OpenLoop,
@@ -40,6 +42,10 @@ from pytest_llmbench.model.plan import (
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.stats.percentiles import PERCENTILES
+from pytest_llmbench.workloads.catalogue import workload as find_workload
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.stages import Stage
 
 GATE_REQUESTS = SAMPLES_REQUIRED["p99"]
 """Default number of requests of a gate: the draft's minimum for P99."""
@@ -48,6 +54,8 @@ MOST_REQUESTS = 5_000
 STEADY_WAVES = 10
 """Fewest requests for each slot of a closed loop whose steady state is asked for."""
 OVER_LIMIT = "over_limit"
+EACH = "[*]"
+"""What a limit on each stage has in its metric: ``ttft["*"].p99``."""
 GOODPUT_SHARE = "goodput_share"
 
 _NAME = re.compile(r"(?P<base>\w+)(?:\[(?P<bucket>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
@@ -60,6 +68,8 @@ _QUANTITIES: dict[str, Quantity] = {
     "e2e": "e2e",
     "e2e_scheduled": "e2e_scheduled",
 }
+_OF_STAGES = ("completion_rate", "request_throughput", "input_token_throughput", "output_token_throughput")
+"""What each stage has beside latencies."""
 assert _QUANTITIES.keys() == FAMILIES.keys()
 _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled": "latency_scheduled"}
 """Metric → quantity that looks can judge, for requests that generate nothing."""
@@ -69,6 +79,12 @@ _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled":
 class AdaptiveParameters(LoadParameters):
     """The parameters of a test with one load that may end when its limits are decided."""
 
+    arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = parameter(  # type: ignore[assignment]  # wider than its base
+        "shape",
+        doc="open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra; ``trace``: "
+        "without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``, ``ramp``, "
+        "``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from then on.",
+    )
     requests: int | Literal["auto"] | None = parameter(  # type: ignore[assignment]  # wider than its base
         "count_or_auto",
         doc='measured requests (default 1000), or ``"auto"``: until the limits are decided.',
@@ -96,12 +112,55 @@ class AdaptiveParameters(LoadParameters):
         "they are about these requests, a finite job.",
     )
 
+    count_name: ClassVar[str] = "requests"
+    """The keyword of the number of requests."""
+
+    def __post_init__(self) -> None:
+        """Have a limit on ``[*]`` for each stage."""
+        names = [stage.name for stage in self.stages]
+        for field_name in ("slo", "advisory") if names else ():
+            given: Sequence[Objective] = getattr(self, field_name)
+            each = [
+                replace(one, metric=one.metric.replace(EACH, f"[{name}]"))
+                for one in given
+                for name in (names if EACH in one.metric else names[:1])
+            ]
+            object.__setattr__(self, field_name, tuple(each))
+
     @property
     def is_auto(self) -> bool:
         return self.requests == AUTO
 
     @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of a load whose rate changes; else none."""
+        if self.arrival is None or isinstance(self.arrival, str):
+            return ()
+        from pytest_llmbench.model.stages import stages_of  # few loads have stages
+
+        return stages_of(self.arrival)
+
+    @property
+    def whole(self) -> int | None:
+        """The requests of stages with an end; else None."""
+        if not self.stages:
+            return None
+        from pytest_llmbench.model.stages import requests_of
+
+        return requests_of(self.stages)
+
+    @property
+    def load(self) -> Load:
+        if not self.stages:
+            return super().load
+        from pytest_llmbench.model.stages import mean_rate
+
+        return OpenLoop(mean_rate(self.stages), STAGES, self.burstiness or 1.0, stages=self.stages)
+
+    @property
     def is_job(self) -> bool:
+        if self.stages:  # no state of the system to sample: the rate is another at each time
+            return True
         return self.load.in_flight is not None and not self.is_auto and not self.steady
 
     @property
@@ -113,6 +172,8 @@ class AdaptiveParameters(LoadParameters):
     def most_requests(self) -> int | None:
         if self.is_auto:
             return self.max_requests or MOST_REQUESTS
+        if self.whole is not None:
+            return self.whole
         return len(self.offsets_ns) if self.count is None and self.arrival == "trace" else self.count
 
     @property
@@ -134,8 +195,9 @@ class AdaptiveParameters(LoadParameters):
                 f"{name} needs requests='auto': it bounds a load that may end early" for name in given
             ]
         found = replace(self, requests=None)._of_load() + self._unsteady()
-        if self.arrival == "trace":
-            found.append("requests='auto' needs a load that can go on; arrival='trace' is one pass")
+        if self.arrival == "trace" or self.stages:
+            told = "stages are" if self.stages else "arrival='trace' is"
+            found.append(f"requests='auto' needs a load that can go on; {told} one pass")
         if self.run_count > 1:
             found.append("requests='auto' decides on one run: leave out runs")
         if not self.objectives:
@@ -197,7 +259,35 @@ class AdaptiveParameters(LoadParameters):
         ]
 
     def _of_load(self) -> list[str]:
-        return LoadParameters.contradictions(self)
+        """Mistakes between the parameters of the load."""
+        if not self.stages:
+            return LoadParameters.contradictions(self) + [
+                f"{each.metric} is of each stage, and the load has none: give stages in arrival"
+                for each in (*self.slo, *self.advisory)
+                if EACH in each.metric
+            ]
+        given = [name for name in ("rate", "concurrency") if getattr(self, name) is not None]
+        found = [f"stages in arrival say how many arrive when: leave out {name}" for name in given]
+        if self.whole is not None and self.count is not None:
+            found.append(
+                f"the stages end after {self.whole} requests: leave out their end, or {self.count_name}"
+            )
+        return found + self._of_no_stage()
+
+    def _of_no_stage(self) -> list[str]:
+        """Mistakes: limits on a stage that there is not."""
+        stated = find_workload(self.workload).specification()
+        if stated.get("parts") or stated.get("classes"):
+            return []  # these give names too
+        names = [stage.name for stage in self.stages]
+        found = [(each, _NAME.fullmatch(each.metric)) for each in (*self.slo, *self.advisory)]
+        return [
+            f"{each.metric} is of no stage of the load: it has {', '.join(names)}"
+            for each, match in found
+            if match is not None
+            and match["bucket"] not in (None, *names, *LABELS)
+            and match["base"] in (*_OF_STAGES, *self.quantities)
+        ]
 
 
 def watched(objective: Objective, parameters: AdaptiveParameters) -> Watched | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +41,14 @@ from pytest_llmbench.methodology.uncertainty import limits_at_stake, with_uncert
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.overload import as_overloaded, overload, with_slots
-from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.metrics.throughput import (
+    Window,
+    input_token_throughput,
+    load_end_ns,
+    output_token_throughput,
+    rates,
+    request_throughput,
+)
 from pytest_llmbench.model.cells import Cell, cells
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
@@ -54,6 +62,9 @@ from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupRepo
 from pytest_llmbench.stats.queues.batching import as_lasting
 from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.stages import Stage
 
 FULL_REQUESTS = SAMPLES_REQUIRED["p99_9"]
 """The draft's minimum of requests for P99.9, which a compliant run always reports (AMB-01)."""
@@ -213,6 +224,8 @@ def _plan(
     runs, listed = run_count(parameters, setting), lengths_seed_of(setting.workload)
     if listed is not None:  # a run that is measured again has its lengths again, with other words
         first = 0 if setting.lengths == "repeated" else run * request_count(parameters, setting)
+    if parameters.stages:  # each run begins with the first of them
+        first = 0
     part = _part(parameters, setting, run, attempt)
     most = "at most " if _are_as_needed(parameters, setting) else ""
     label, count = (
@@ -236,7 +249,7 @@ def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: i
     cannot go on, so it is drawn anew for each attempt; and so are the words of a list of lengths, for each
     run too that has the same ones."""
     asked = _asked(parameters, setting)
-    if lengths_seed_of(setting.workload) is not None:
+    if lengths_seed_of(setting.workload) is not None or parameters.stages:
         again = {"attempt": attempt} if attempt > 1 else {}
         asked |= again | ({"run": run} if setting.lengths == "repeated" else {})
     elif parameters.load.is_trace:
@@ -286,6 +299,9 @@ def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
         asked = parameters.count or len(load.offsets_ns)
         return min(asked, QUICK_REQUESTS) if setting.scale == "quick" else asked
     asked = parameters.count or GATE_REQUESTS
+    if parameters.stages:  # no scale makes it longer: where it ends is its shape
+        asked = parameters.most_requests or GATE_REQUESTS
+        return min(asked, QUICK_REQUESTS) if setting.scale == "quick" else asked
     if parameters.is_auto:
         asked = parameters.max_requests or MOST_REQUESTS
     if setting.scale == "quick":
@@ -305,6 +321,11 @@ def intended(
 
 
 _FAMILIES = ("ttft", "tpot", "e2e")
+_SERVED = {
+    "output_token_throughput": output_token_throughput,
+    "input_token_throughput": input_token_throughput,
+    "request_throughput": request_throughput,
+}
 _COLUMNS = (
     ("TTFT P50", "ttft", "p50"),
     ("TTFT P99", "ttft", "p99"),
@@ -316,17 +337,47 @@ _COLUMNS = (
 def with_classes(result: TestResult, parameters: AdaptiveParameters, setting: Setting) -> TestResult:
     """The result with the metrics and the table of the parts of its workload; unchanged if it has no
     parts."""
-    labels = class_labels(setting.workload)
-    seen = result.observations
-    if not labels or not seen:
-        return result
-    metrics, runs = figures(parameters, setting, seen, lambda own: _metrics(own, labels, setting.seed))
-    return replace(
-        result,
-        metrics={**result.metrics, **metrics},
-        tables=(*result.tables, _table(metrics, result.metrics, labels, seen)),
-        by_run={**result.by_run, **runs},
-    )
+    for title, parts in _divisions(parameters, setting):
+        if not parts or not result.observations:
+            continue
+        seen = result.observations
+        metrics, runs = figures(parameters, setting, seen, partial(_metrics, parts=parts, seed=setting.seed))
+        table = _table(title, metrics, result.metrics, parts, seen)
+        result = replace(
+            result,
+            metrics={**result.metrics, **metrics},
+            tables=(*result.tables, table),
+            by_run={**result.by_run, **runs},
+        )
+    return result
+
+
+Parts = Mapping[str, Callable[[Observation], Observation]]
+"""Name of a part → a run as that part of it."""
+
+
+def _divisions(parameters: AdaptiveParameters, setting: Setting) -> Iterable[tuple[str, Parts]]:
+    """The parts of the load, by class of its requests and by stage, each with the title of a part."""
+    yield "Class", {label: partial(_of, label=label) for label in class_labels(setting.workload)}
+    yield "Stage", {stage.name: StagePart(stage) for stage in parameters.stages}
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """The requests of a run that are due in a stage."""
+
+    stage: Stage
+
+    def __call__(self, run: Observation) -> Observation:
+        begun_ns, over_ns = self.bounds_ns(run)
+        due_ns = run.records.scheduled_ns
+        return replace(run, records=run.records.select((due_ns >= begun_ns) & (due_ns < over_ns)))
+
+    def bounds_ns(self, run: Observation) -> tuple[int, int]:
+        """Begin and end of the stage."""
+        end_s = self.stage.end_s
+        over_ns = load_end_ns(run) + 1 if end_s is None else run.started_ns + round(end_s * 1e9)
+        return run.started_ns + round(self.stage.at_s * 1e9), over_ns
 
 
 def class_labels(workload: Workload) -> tuple[str, ...]:
@@ -338,16 +389,21 @@ def class_labels(workload: Workload) -> tuple[str, ...]:
     return tuple(name for name in names if name not in LABELS)
 
 
-def _metrics(seen: Sequence[Observation], labels: Sequence[str], seed: int) -> dict[str, Estimate]:
+def _metrics(seen: Sequence[Observation], parts: Parts, seed: int) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
-    for label in labels:
-        own = [_of(run, label) for run in seen]
+    every = [run.records for run in seen]
+    for label, part in parts.items():
+        own = [part(run) for run in seen]
         for family in _FAMILIES:
             records = [run.records for run in own]
-            every = [run.records for run in seen]
             found |= distribution_of(family, records, among=every, name=f"{family}[{label}]")
         # Those that have a qualifier (the reasons of schema violations) are given of all requests alone.
         own_rates = {name: value for name, value in rates(own, seed=seed).items() if "[" not in name}
+        if isinstance(
+            part, StagePart
+        ):  # what was served meanwhile is of all requests, whenever they were due
+            windows = [Window(run, *part.bounds_ns(one)) for run, one in zip(every, seen, strict=True)]
+            own_rates |= {name: served(windows, seed=seed) for name, served in _SERVED.items()}
         found |= {f"{name}[{label}]": value for name, value in own_rates.items()}
     return found
 
@@ -360,9 +416,10 @@ def _of(run: Observation, label: str) -> Observation:
 
 
 def _table(
+    title: str,
     metrics: Mapping[str, Estimate],
     together: Mapping[str, Estimate],
-    labels: Sequence[str],
+    parts: Parts,
     seen: Sequence[Observation],
 ) -> Table:
     def row(
@@ -372,6 +429,6 @@ def _table(
         names = (f"completion_rate{of}", *tails, f"output_token_throughput{of}")
         return label, sum(len(run.records) for run in runs), *cells(own, names)
 
-    rows = [row(label, (_of(run, label) for run in seen), metrics, f"[{label}]") for label in labels]
-    titles = ("Class", "Requests", "Completed", *(title for title, _, _ in _COLUMNS), "Output")
-    return Table("by_class", "By Class", titles, (*rows, row("all", seen, together, "")))
+    rows = [row(label, map(part, seen), metrics, f"[{label}]") for label, part in parts.items()]
+    titles = (title, "Requests", "Completed", *(title for title, _, _ in _COLUMNS), "Output")
+    return Table(f"by_{title.lower()}", f"By {title}", titles, (*rows, row("all", seen, together, "")))

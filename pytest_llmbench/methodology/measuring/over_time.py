@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.metrics.latency import per_request
+from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, SLOWEST_REQUESTS, TTFT_OVER_TIME, Plot
@@ -41,13 +42,17 @@ def over_time_plots(seen: Observation, label: str = "") -> tuple[Plot, ...]:
     bins = min(MOST_BINS, max(_FEWEST_BINS, len(records) // _REQUESTS_A_BIN))
     edges = np.linspace(seen.started_ns, seen.ended_ns, bins + 1)
     of = f" ({label})" if label else ""
-    marks = _end_of_load(seen)
+    marks = {stage.name: stage.at_s for stage in seen.plan.load.stages} | _end_of_load(seen)
     ttft_ms = per_request("ttft", records)
     shown = (
         (TTFT_OVER_TIME, f"TTFT over time{of}", "TTFT (ms)", _ttft(records, ttft_ms, edges)),
         (REQUESTS_OVER_TIME, f"Requests over time{of}", "requests", _requests(seen, edges)),
     )
     plots = [Plot(id_, title, _X, y, series, {}, marks) for id_, title, y, series in shown if series]
+    if seen.plan.load.stages:
+        plots.insert(
+            0, Plot("rate_over_time", f"Rate over time{of}", _X, "req/s", _rates(seen, edges), {}, marks)
+        )
     return (*plots, *_slowest(seen, ttft_ms, of))
 
 
@@ -99,6 +104,27 @@ def _requests(seen: Observation, edges: FloatArray) -> dict[str, Line]:
     if failed.any():
         found["failed meanwhile"] = (x, _floats(failed))
     return found
+
+
+def _rates(seen: Observation, edges: FloatArray) -> dict[str, Line]:
+    """The rate of the stages, and requests per second that were sent and that ended well in each part."""
+    lasted_s = (load_end_ns(seen) - seen.started_ns) / 1e9
+    lines = [
+        (instant, rate)
+        for stage in seen.plan.load.stages
+        for instant, rate in (
+            (stage.at_s, stage.rate),
+            (stage.end_s or max(lasted_s, stage.at_s), stage.to_rate),
+        )
+    ]
+    middles = tuple(float(middle) for middle in (edges[:-1] + edges[1:]) / 2e9 - edges[0] / 1e9)
+    records, length_s = seen.records, (edges[1] - edges[0]) / 1e9
+    counted = {
+        "sent": records.submitted_ns[records.submitted_ns >= 0],
+        "ended well": records.finished_ns[records.ok],
+    }
+    known = {name: (middles, _floats(_counts(at, edges) / length_s)) for name, at in counted.items()}
+    return {"offered": (tuple(at for at, _ in lines), tuple(rate for _, rate in lines)), **known}
 
 
 def _counts(instants: IntColumn, edges: FloatArray) -> IntColumn:

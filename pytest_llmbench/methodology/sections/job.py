@@ -23,7 +23,7 @@ from pytest_llmbench.methodology.measuring.one_load import (
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.summary import configuration
-from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
+from pytest_llmbench.methodology.parameters import AUTO, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
@@ -63,6 +63,7 @@ class Parameters(AdaptiveParameters):
     repeats = True
     fixed_count: ClassVar[bool] = True
     may_be_capped: ClassVar[bool] = True
+    count_name: ClassVar[str] = "prompts"
 
     prompts: int = parameter("count", GATE_REQUESTS, doc="requests of the job.")
     concurrency: int | None = parameter(
@@ -125,7 +126,7 @@ class Parameters(AdaptiveParameters):
         return (*own, *self.slo)
 
     def contradictions(self) -> list[str]:
-        found = [*LoadParameters.contradictions(self), *self._uncounted()]
+        found = [*self._of_load(), *self._uncounted()]
         if self.compliance is not None:
             found.append("compliance is not for this test: job is not part of the draft")
         return found

@@ -233,7 +233,9 @@ def _mean_under_way(starts: IntArray, ends: IntArray) -> tuple[FloatArray, int]:
 
 def offered_rate(load: Load, due_ns: IntColumn) -> float | None:
     """The rate of an open loop, per second: that which was asked for, of a trace that of the instants at
-    which its requests were due. None for a load that waits for replies."""
+    which its requests were due. None for a load that waits for replies, and of stages, which have many."""
+    if load.stages:
+        return None
     if load.request_rate is None or not load.is_trace:
         return load.request_rate
     took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
