@@ -95,6 +95,9 @@ class Extra:
     """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.schedule.ArrivalProcess``."""
     trace_formats: Mapping[str, str] = field(default_factory=dict)
     """Name of a format of recorded requests → its ``store.traces.reading.TraceReader``."""
+    stores: Mapping[str, str] = field(default_factory=dict)
+    """Name of a place where baselines are kept, for ``--llm-storage=NAME:WHERE`` → function of WHERE that
+    gives a ``store.elsewhere.BaselineStore``."""
     reports: Mapping[str, str] = field(default_factory=dict)
     """Name of a file in the directory of the report → function of the report in plain JSON types (the schema
     of ``report.json``) that gives its text. An extra with tests makes them of reports with one of these."""
@@ -158,8 +161,8 @@ def transport_speaking(dialect: str) -> Transport | None:
 
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
-    "tests", "cells", "main_metrics", "metrics", "machine", "arrivals", "trace_formats", "reports",
-    "engine_apis", "deployments", "sentences",
+    "tests", "cells", "main_metrics", "metrics", "machine", "arrivals", "trace_formats", "stores",
+    "reports", "engine_apis", "deployments", "sentences",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

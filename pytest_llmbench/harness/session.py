@@ -257,7 +257,7 @@ class BenchSession:
 
     def _with_spreads(self, request: MeasurementRequest) -> MeasurementRequest:
         """The request with what earlier sessions saved of the noise of its load."""
-        if self.settings.calibrate or not there_are_saved(self.settings.storage):
+        if self.settings.calibrate or not there_are_saved(self.settings.folder):
             return request
         from pytest_llmbench.harness.comparison.calibrate import with_spreads
 

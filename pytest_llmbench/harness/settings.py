@@ -67,7 +67,8 @@ class Settings(BaseModel):
     accept: str | None = None
     """The reason for which the saved session is the new level."""
     waive: tuple[str, ...] = ()
-    storage: Path = Path(STORAGE)
+    storage: str = STORAGE
+    """The folder of the baselines, or the store that has them, ``NAME:WHERE``."""
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     place: str = ""
     """Names of the place, with commas between, by which markers choose their numbers."""
@@ -219,6 +220,15 @@ class Settings(BaseModel):
     def saves(self) -> bool:
         """Whether the session saves a baseline. By default it saves none with several systems."""
         return self.save is not None or (self.autosave and len(self.endpoints) < 2 and not self.calibrate)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that baselines are read from and written to."""
+        if ":" not in self.storage:
+            return Path(self.storage)
+        from pytest_llmbench.store.elsewhere import folder_of
+
+        return folder_of(self.storage)
 
     @property
     def names_baselines(self) -> bool:

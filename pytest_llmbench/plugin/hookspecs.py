@@ -5,7 +5,7 @@ Each hook shows an example for a ``conftest.py``; the examples are run by our ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.arrivals.schedule import ArrivalProcess
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
+    from pytest_llmbench.store.elsewhere import BaselineStore
 
 
 def pytest_llmbench_workloads(config: pytest.Config) -> Mapping[str, Workload]:  # type: ignore[empty-body]
@@ -51,6 +52,41 @@ def pytest_llmbench_arrivals(config: pytest.Config) -> Mapping[str, ArrivalProce
 
         def pytest_llmbench_arrivals(config):
             return {"bursts": Bursts(size=5)}
+    """
+
+
+def pytest_llmbench_stores(  # type: ignore[empty-body]
+    config: pytest.Config,
+) -> Mapping[str, Callable[[str], BaselineStore]]:
+    """Stores of baselines that ``--llm-storage=NAME:WHERE`` may name. Each is called with WHERE, and gives
+    what lists, reads and adds sessions; ``example_suites/stores/`` keeps them in OpenSearch.
+
+    Example::
+
+        from pathlib import Path
+
+        class Shared:
+            def __init__(self, where):
+                self.root = Path(where)
+
+            def names(self):
+                return [path.relative_to(self.root).as_posix() for path in self.root.glob("*/*.json")]
+
+            def read(self, name):
+                return (self.root / name).read_text("utf-8")
+
+            def add(self, name, text):
+                path = self.root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    with path.open("x", encoding="utf-8") as file:
+                        file.write(text)
+                except FileExistsError:
+                    return False
+                return True
+
+        def pytest_llmbench_stores(config):
+            return {"shared": Shared}
     """
 
 
@@ -109,6 +145,7 @@ __all__ = [
     "pytest_llmbench_disclosure",
     "pytest_llmbench_events",
     "pytest_llmbench_result",
+    "pytest_llmbench_stores",
     "pytest_llmbench_variants",
     "pytest_llmbench_workloads",
 ]

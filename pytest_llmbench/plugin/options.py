@@ -121,7 +121,12 @@ OPTIONS = (
         "WAIVER",
         many=True,
     ),
-    Option("storage", "folder of the baselines (default: .llmbench)", "DIR"),
+    Option(
+        "storage",
+        "folder of the baselines (default: .llmbench), or the store that has them: "
+        "git:[REMOTE/]BRANCH[:PATH], or NAME:WHERE of the hook pytest_llmbench_stores",
+        "DIR",
+    ),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
     Option(
         "place",

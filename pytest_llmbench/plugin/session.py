@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.plugin.failures import ExitStatus
     from pytest_llmbench.plugin.progress import Output
     from pytest_llmbench.reports.terminal import Line as TerminalLine
+    from pytest_llmbench.store.elsewhere import Mirror
 
 _WIDEST = 120
 _REAUDITED = "llmbench_reaudited"
@@ -97,6 +98,8 @@ class SessionReport:
         self._failed = FailedVerdicts()
         self._status: ExitStatus | None = None
         """The exit status of the session in place of pytest's own; None: pytest's."""
+        self._mirror: Mirror | None = None
+        """The store of baselines that are kept elsewhere."""
         self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):
             try:
@@ -220,10 +223,28 @@ class SessionReport:
                 from pytest_llmbench.store.files import check_writable
 
                 check_writable(self.settings.report, "--llm-report")
+            self._fetch()
             if self.settings.names_baselines:
                 _ = self.bench_session.baselines.comparing
         except LLMBenchError as error:
-            raise pytest.UsageError(str(error)) from None
+            raise pytest.UsageError("\n".join([str(error), *self._said])) from None
+
+    def _fetch(self) -> None:
+        """Bring the copy of a store up to date; what goes wrong is told at the end, and fails nothing. A
+        worker of pytest-xdist has what the controller fetched."""
+        if ":" not in self.settings.storage:
+            return
+        from pytest_llmbench.registry import give
+        from pytest_llmbench.store.elsewhere import mirror_of
+
+        stores: dict[str, Any] = {}
+        for offered in self.config.hook.pytest_llmbench_stores(config=self.config):
+            stores.update(offered or {})
+        give("stores", stores)
+        self.config.add_cleanup(lambda: give("stores", {}))
+        self._mirror = mirror_of(self.settings.storage, "--llm-storage")
+        if self._mirror is not None and not self.is_worker:
+            self._said += self._mirror.fetch()
 
     @contextmanager
     def progress(self, nodeid: str, place: tuple[int, int]) -> Generator[None, None, None]:
@@ -296,7 +317,7 @@ class SessionReport:
             if keeps:
                 from pytest_llmbench.store.files import check_writable
 
-                check_writable(self.settings.storage, "--llm-storage")
+                check_writable(self.settings.folder, "--llm-storage")
             found = self.record.begin()
         except LLMBenchError as error:
             raise pytest.UsageError(str(error)) from None
@@ -356,7 +377,7 @@ class SessionReport:
         written = self._record.finish(int(exitstatus), os.environ)
         self._written, self._annotations = written.paths, written.annotations
         self._lost = [*written.problems, *self._record.not_on_disk]
-        self._said = [*self._record.said, *(f"llmbench: WARNING: {text}" for text in written.warnings)]
+        self._said += [*self._record.said, *(f"llmbench: WARNING: {text}" for text in written.warnings)]
         if not self.entries:
             return
         if self.settings.saves:
@@ -377,7 +398,10 @@ class SessionReport:
                 return
             from pytest_llmbench.harness.comparison.baselines import save
 
-            self._said += save(self.settings, self.entries, time.time_ns())
+            path, said = save(self.settings, self.entries, time.time_ns())
+            self._said += said
+            if path is not None and self._mirror is not None:
+                self._said.append(self._mirror.send(path))
         except (LLMBenchError, OSError) as error:
             self._lost.append(f"baseline {name!r} not saved: {' '.join(str(error).split())}")
 

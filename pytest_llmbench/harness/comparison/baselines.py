@@ -316,7 +316,7 @@ def comparing_by(settings: Settings, today: date) -> Compares | None:
         return None
     if settings.baseline_endpoint is not None:
         raise SuiteError("--llm-compare and --llm-baseline-endpoint exclude each other: give one baseline")
-    path = find_baseline(settings.storage, settings.compare)
+    path = find_baseline(settings.folder, settings.compare)
     for reader in every("comparisons").values():
         found: Compares | None = reader(path, waivers)
         if found is not None:
@@ -365,13 +365,15 @@ def identified(
     return request
 
 
-def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
-    """Write the baseline of a session; returns messages about it. Void runs are left out, and what failed or
-    was waived is written as what does not count. StoreError if it cannot be written."""
+def save(
+    settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int
+) -> tuple[Path | None, list[str]]:
+    """Write the baseline of a session; returns its path and messages about it. Void runs are left out, and
+    what failed or was waived is written as what does not count. StoreError if it cannot be written."""
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
     if not kept:
-        return [f"baseline {settings.save or 'autosave'!r} not saved: no test measured validly"]
+        return None, [f"baseline {settings.save or 'autosave'!r} not saved: no test measured validly"]
     tests = [_test(entry, settings.accept) for entry in kept]
     found, saved = checked_out(Path()), iso_utc(now_ns)
     commit = None if found is None else Commit(id=found.commit, uncommitted=found.uncommitted)
@@ -384,7 +386,7 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
         tests=tests,
         void=[nodeid for nodeid, entry in last.items() if entry not in kept],
     )
-    path = save_baseline(settings.storage, baseline)
+    path = save_baseline(settings.folder, baseline)
     said = [f"baseline saved: {path} ({len(tests)} {'test' if len(tests) == 1 else 'tests'})"]
     if left_out := len(last) - len(kept):
         said.append(f"  left out, since not measured validly: {left_out}")
@@ -400,7 +402,7 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
             f"  {len(few)} of them with fewer than {FEWEST_RUNS} runs, which nothing can be compared with: "
             f"save with --llm-runs={FEWEST_RUNS} or more"
         )
-    return said
+    return path, said
 
 
 def _standing(entry: Mapping[str, Any]) -> Standing:

@@ -168,14 +168,14 @@ class Calibrations:
     def _known(self, identity: Mapping[str, Any]) -> Path:
         """The latest calibration of this kind of machine; where there is none, the path of the next."""
         own = self._path(identity)
-        there = [folder / own.name for folder in machine_folders(self.settings.storage)]
+        there = [folder / own.name for folder in machine_folders(self.settings.folder)]
         return next((path for path in reversed(there) if path.exists()), own)
 
     def _path(self, identity: Mapping[str, Any]) -> Path:
         content = {name: identity.get(name) for name in REQUIRED}
         text = json.dumps(content, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return calibration_path(self.settings.storage, machine_id(), digest)
+        return calibration_path(self.settings.folder, machine_id(), digest)
 
 
 Made = tuple[tuple[str, str], ...]
@@ -246,7 +246,7 @@ def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settin
     """The spread of each figure between the saved sessions of this test, of the first run of each, that made
     it as the latest did."""
     logs: dict[str, list[tuple[Made, float]]] = defaultdict(list)
-    for path in recent_baselines(settings.storage, MOST_SESSIONS):
+    for path in recent_baselines(settings.folder, MOST_SESSIONS):
         try:
             saved = read_baseline(path)
         except StoreError:  # said where somebody compares with it

@@ -59,7 +59,7 @@ class ComparisonPlanner:
 
     def flagged(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, where that is known."""
-        if self.settings.calibrate or not there_are_calibrations(self.settings.storage):
+        if self.settings.calibrate or not there_are_calibrations(self.settings.folder):
             return result
         from pytest_llmbench.harness.comparison.calibrate import Calibrations
 

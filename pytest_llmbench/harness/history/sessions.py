@@ -20,6 +20,7 @@ from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, saved_baselines
 from pytest_llmbench.store.csv_file import write_csv
+from pytest_llmbench.store.elsewhere import mirror_of
 from pytest_llmbench.store.files import STORAGE
 
 _COMMIT_DIGITS = 12
@@ -86,11 +87,21 @@ def session_names(paths: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
+def _storage(given: str) -> Path:
+    """The folder, or that of the copy of a store, which is brought up to date."""
+    try:
+        mirror = mirror_of(given, "--storage")
+    except LLMBenchError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    print_lines([], [] if mirror is None else mirror.fetch())
+    return Path(given) if mirror is None else mirror.folder
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that all the commands take."""
     parser.add_argument(
-        "--storage", type=Path, default=Path(STORAGE), metavar="DIR",
-        help="folder of the baselines (default: .llmbench)",
+        "--storage", type=_storage, default=Path(STORAGE), metavar="DIR",
+        help="folder of the baselines (default: .llmbench), or the store that has them, git:BRANCH:PATH",
     )  # fmt: skip
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write everything as CSV, too")
 
