@@ -141,7 +141,7 @@ class MeasuredTest:
         records = [run.records for run in self.result.observations]
         if records:
             ok, of = sum(int(run.ok.sum()) for run in records), sum(int(run.judged.sum()) for run in records)
-            lines.append(f"completion: {ok} of {of} requests")
+            lines += [f"completion: {ok} of {of} requests"] if ok < of else []
         count, of = len(shown) + len(worse), len(judged) + len(compared)
         return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
 

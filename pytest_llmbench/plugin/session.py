@@ -437,7 +437,9 @@ class SessionReport:
         for entry in self.entries:
             try:
                 lines = section_lines(entry, width=width) if verbosity > 0 else []
-                lines = brief_lines(entry, width=width) if verbosity == 0 else lines
+                if verbosity == 0:
+                    told = entry["outcome"] in ("failed", "error") and self.config.option.tbstyle != "no"
+                    lines = brief_lines(entry, width=width, failure_told=told)
                 closing_lines([entry], width=width)
             except Exception as error:  # noqa: BLE001 - of ours, and must not cost the other verdicts
                 self._lost.append(f"{entry['nodeid']}: cannot be shown: {type(error).__name__}: {error}")

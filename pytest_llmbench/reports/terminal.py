@@ -78,25 +78,30 @@ def section_lines(entry: Entry, *, width: int = 80) -> list[Line]:
     return lines
 
 
-def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
+def brief_lines(entry: Entry, *, width: int = 80, failure_told: bool = False) -> list[Line]:
     """Some ten lines on a test that did not pass: what decided, why, and what to do; for a test that compares
-    or calibrates its table. Empty for any other test."""
+    or calibrates its table. Empty for any other test.
+
+    ``failure_told``: pytest has told above why it failed, which is not told again; of a void load it tells
+    only the cause.
+    """
     test = TestView(entry)
+    failure_told = failure_told and (test.valid or not test.measured)
     width = max(width, 40)
     asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ in _ASKED_FOR]
     compared = _comparisons(test, width, verbose=False)
-    if test.headline in _QUIET and not compared and not asked_for:
+    if (test.headline in _QUIET or failure_told) and not compared and not asked_for:
         return []
     markup = {**_MARKUP[TONES[test.headline]], "bold": True}
     lines = _wrapped(f"{test.headline} · {TestView(entry, with_file=True).name}", width, "  ", markup)
-    told = _decisive(test, width)
+    told = [] if failure_told else _decisive(test, width)
     lines += [line for block in told[:BRIEF_REASONS] for line in block]
     if len(told) > BRIEF_REASONS:
         lines.append(Line(f"    … and {len(told) - BRIEF_REASONS} more (-v, or the report)"))
     lines += [*compared, *(line for table in asked_for for line in table)]
     lines += _notes(test, width) if compared or asked_for else []
     ok, of = test.completed
-    if ok < of:
+    if ok < of and not failure_told:
         lines += _wrapped(test.completion, width, "    ")
     return lines
 
@@ -121,9 +126,9 @@ def _decisive(test: TestView, width: int) -> list[list[Line]]:
 def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     """A row for each test: verdict, limits, what was measured, completion, compliance class.
 
-    Verdicts and figures are never cut. Where there is no room the last two columns go first, then names and
-    limits are shortened, then the figure stands below the name; failures within the error budget of a test
-    that passed, of which nothing else tells, have a line below.
+    Verdicts, limits and figures are never cut. Where there is no room the last two columns go first, then
+    names are shortened, then limit and figure stand below the name; failures within the error budget of a
+    test that passed, of which nothing else tells, have a line below.
     """
     width = max(width, 40)
     tests = views(entries)
@@ -139,7 +144,7 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
         lines.append(Line("  " + "  ".join(cells).rstrip(), its))
     for row, its in zip(rows[1:], markup[1:], strict=True) if not widths else ():
         lines += _wrapped(f"{row[1]:<13}{row[0]}", width, "  ", its)
-        lines += _wrapped(": ".join(filter(None, row[2:4])), width, " " * 15)
+        lines += _wrapped(": ".join(filter(None, row[2:4])), width, "    ")
     if columns != 6:
         lines += [line for test in tests for line in _failures(test, width)]
     text = "everything measured, every clause and note: -v, or the report"
@@ -173,15 +178,9 @@ def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
 
 
 def _room(widths: list[int], width: int) -> list[int]:
-    """The widths of the columns, of which names and limits are shortened, as they are known; none where that
-    does not do."""
-    widths = list(widths)
-    while sum(widths) > width:
-        at = max((0, 2), key=widths.__getitem__)
-        if widths[at] <= _KNOWN_ROOM:
-            return []
-        widths[at] -= 1
-    return widths
+    """The widths of the columns, of which the names are shortened; none where that does not do."""
+    room = min(widths[0], width - sum(widths[1:]))
+    return [room, *widths[1:]] if room == widths[0] or room >= _KNOWN_ROOM else []
 
 
 def _closing_row(test: TestView) -> list[str]:

@@ -220,8 +220,8 @@ def test_the_table_of_all_tests(report: Entry) -> None:
         "  warning: client_cpu: the measuring process used 95 % of a core (2 tests)",
         "  everything measured, every clause and note: -v, or the report",
     ]
-    narrow = [line.text for line in closing_lines(report["tests"], width=80)]
-    assert narrow[1] == "  test_fir…is_quick  INCONCLUSIVE  ttft.p99_…= 900 ms  557.4 ms (> 535.1 ms)"
+    narrow = [line.text for line in closing_lines(report["tests"], width=82)]
+    assert narrow[1] == "  test_fir…is_quick  INCONCLUSIVE  ttft.p99_9 <= 900 ms  557.4 ms (> 535.1 ms)"
 
 
 def test_failures_of_a_test_that_passed_are_told_where_no_column_has_them(report: Entry) -> None:
@@ -240,7 +240,7 @@ def test_a_body_that_failed_says_so_in_the_place_of_the_limit(report: Entry) -> 
     assert row == "  test_p99  FAIL     beside its limits  AssertionError: assert 1.4 < 0.1"
 
 
-def test_a_figure_is_never_cut(report: Entry) -> None:
+def test_a_figure_and_a_limit_are_never_cut(report: Entry) -> None:
     undecided, bare, absent = report["tests"]
     bare["gate"]["objectives"] = []
     rows = [line.text for line in closing_lines([bare, absent], width=99)]
@@ -249,11 +249,11 @@ def test_a_figure_is_never_cut(report: Entry) -> None:
     below = [line.text for line in closing_lines([undecided, bare, absent], width=60)]
     assert below[:6] == [
         "  INCONCLUSIVE test_first_token_is_quick",
-        "               ttft.p99_9 <= 900 ms: 557.4 ms (> 535.1 ms)",
+        "    ttft.p99_9 <= 900 ms: 557.4 ms (> 535.1 ms)",
         "  PASS         test_p99",
-        "               no limit: TTFT P99: n < 1000, not reported",
+        "    no limit: TTFT P99: n < 1000, not reported",
         "  ERROR        test_unreachable[<b>|x]",
-        "               not measured",
+        "    not measured",
     ]
 
 
@@ -362,3 +362,15 @@ def test_a_word_of_a_megabyte_is_not_copied_for_each_line(monkeypatch: pytest.Mo
     monkeypatch.setattr(terminal._Wrapper, "_handle_long_word", handle)
     assert len(terminal._wrap("x" * 10**6, 82)) == 12_500
     assert 0 < longest <= 2 * terminal._PIECE
+
+
+def test_what_pytest_has_told_is_not_told_again(report: Entry) -> None:
+    undecided, passed, absent = report["tests"]
+    for entry in (undecided, passed, absent):
+        assert brief_lines(entry, failure_told=True) == []
+    table = {"title": "The systems", "columns": ["a", "b"], "rows": [["1", "2"]]}
+    asked = {**undecided, "tables": {"systems_comparison": table}}
+    told = [line.text for line in brief_lines(asked, failure_told=True)]
+    assert told[0] == "  INCONCLUSIVE · gates/test_chat.py::test_first_token_is_quick"
+    assert "  The systems" in told
+    assert not any("in all would decide" in line or "completed" in line for line in told)
