@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+from pytest_llmbench import registry
+
 _USAGE = """\
 usage: pytest-llmbench selftest [--quick] [--over TRANSPORT] [--workers N] [--json FILE] [--out DIR]
        pytest-llmbench recompute report.json
@@ -27,7 +29,7 @@ commands:
   history     a metric over the saved sessions, and where its level changed
   records     the single requests of a report as a table
   trace       the shape of a trace or a workload: lengths, arrivals, sharing, turns
-
+{more}
 Each has --help. Load tests themselves are run by pytest: pytest --llm-endpoint=URL
 """
 _COMMANDS = {
@@ -45,12 +47,25 @@ _COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    if given and given[0] in _COMMANDS:
-        command = import_module(f"pytest_llmbench.{_COMMANDS[given[0]]}")
-        return _unless_nobody_reads(command.main, given[1:])
+    command = _command(given[0]) if given else None
+    if command is not None:
+        return _unless_nobody_reads(command, given[1:])
     asked = given[:1] in (["-h"], ["--help"])
-    print(_USAGE, end="", file=sys.stdout if asked else sys.stderr)
+    print(_usage(), end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
+
+
+def _command(name: str) -> Callable[[list[str]], int] | None:
+    if name in _COMMANDS:
+        found: Callable[[list[str]], int] = import_module(f"pytest_llmbench.{_COMMANDS[name]}").main
+        return found
+    return None if name.startswith("-") else registry.named("commands", name)
+
+
+def _usage() -> str:
+    told = registry.every("commands").items()
+    lines = [f"  {name:<10}  {(command.__doc__ or '').partition(chr(10))[0]}" for name, command in told]
+    return _USAGE.format(more="".join(f"{line}\n" for line in lines))
 
 
 def _unless_nobody_reads(command: Callable[[list[str]], int], arguments: list[str]) -> int:

@@ -110,6 +110,9 @@ class Extra:
     sentences: Mapping[str, str] = field(default_factory=dict)
     """Name of a table of findings and notes → the table: sentences (``model.wording.Sentence``) by ids that
     the core does not have."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Name of a command of ``pytest-llmbench`` → function of its arguments that gives the exit status. The
+    first line of its docstring is what the usage says of it."""
     packages: tuple[str, ...] = ()
     """Packages that it imports and that may not be installed."""
     install: str = ""
@@ -162,7 +165,7 @@ def transport_speaking(dialect: str) -> Transport | None:
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
     "tests", "cells", "main_metrics", "metrics", "machine", "arrivals", "trace_formats", "stores",
-    "reports", "engine_apis", "deployments", "sentences",
+    "reports", "engine_apis", "deployments", "sentences", "commands",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

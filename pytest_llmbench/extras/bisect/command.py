@@ -1,0 +1,269 @@
+"""The command: builds and measures commits, until one is known to have made the figure worse."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmbench.compare.regression import better_of, compared
+from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.extras.bisect.culprit import Bisection, Suspects
+from pytest_llmbench.extras.bisect.measuring import Wanted, measured
+from pytest_llmbench.extras.bisect.state import State, state_of
+from pytest_llmbench.extras.bisect.trees import Trees, git, line_of, short
+from pytest_llmbench.harness.history.sessions import print_lines, refused
+from pytest_llmbench.metrics.definitions import metric_unit
+from pytest_llmbench.model import numbers
+from pytest_llmbench.store.objects import plain_object
+
+FOUND, NOT_FOUND = 0, 1
+_TRIES = 2
+"""A commit that failed so often is not tried any more."""
+_OF_THE_MODEL = 0.5
+"""Share of the promised error that is kept for noise that is not Gaussian."""
+
+
+def sure_enough(error: float) -> float:
+    """The probability from which on an answer is given that may be wrong so often."""
+    return 1.0 - _OF_THE_MODEL * error
+
+
+@dataclass
+class _Search:
+    commits: Sequence[str]
+    trees: Trees
+    folder: Path
+    wanted: Wanted
+    state: State
+    error: float
+    least: float
+    _known: Bisection | None = field(default=None, init=False)
+
+    @property
+    def skipped(self) -> set[int]:
+        return {at for at, commit in enumerate(self.commits) if len(self._failures(commit)) >= _TRIES}
+
+    def _failures(self, commit: str) -> list[str]:
+        return self.state.failed.get(commit, [])
+
+    @property
+    def groups(self) -> list[range]:
+        """The commits that may have made the change, those together that cannot be told apart because the
+        earlier ones of them cannot be measured."""
+        there = {commit for commit, _ in self.state.measured}
+        lost = {at for at in self.skipped if self.commits[at] not in there}
+        found, start = [], 1
+        for at in range(1, len(self.commits)):
+            if at not in lost:
+                found.append(range(start, at + 1))
+                start = at + 1
+        return found
+
+    def known(self) -> Suspects | None:
+        """What the measurements say; None while there are none."""
+        if not self.state.measured:
+            return None
+        rises = better_of(self.state.metric) == "lower"
+        self._known = Bisection(len(self.commits) - 1, least=math.log1p(self.least), rises=rises)
+        for commit, value in self.state.measured:
+            self._known.add(self.commits.index(commit), value)
+        return self._known.suspects()
+
+    def is_over(self, found: Suspects | None) -> bool:
+        if found is None or self._known is None or not self._known.both_ends:
+            return False
+        return max(found.none, found.likeliest(self.groups)[1]) >= sure_enough(self.error)
+
+    def step(self, found: Suspects | None) -> str:
+        """Build and measure one commit; returns a line about it. SuiteError where an end fails."""
+        built = [at for at, commit in enumerate(self.commits) if commit in self.trees.built]
+        at = 0 if self._known is None else self._known.next_commit(found, self.skipped, built)
+        commit = self.commits[at]
+        why = self.trees.ready(commit)
+        value = why or measured(self.trees.path(commit), self.folder, self.wanted, self.state)
+        if isinstance(value, str):
+            # A build that failed fails again; a session may have had bad luck.
+            again = [value] * (_TRIES if why else 1)
+            self.state.failed[commit] = [*self._failures(commit), *again]
+            if at in (0, len(self.commits) - 1) and at in self.skipped:
+                raise SuiteError(
+                    value, where=f"commit {short(commit)}", remedy="give ends that can be measured"
+                )
+        else:
+            self.state.measured.append((commit, value))
+        self.state.save(self.folder)
+        if isinstance(value, str):
+            return f"{short(commit)}  {value}" + (": skipped" if at in self.skipped else "")
+        return f"{short(commit)}  {numbers.quantity(value, self._unit)}"
+
+    @property
+    def _unit(self) -> str:
+        return numbers.shown_unit(self.state.metric, metric_unit(self.state.metric))
+
+    def told(self, found: Suspects) -> str:
+        """The commits that are left, in words."""
+        left = [
+            at for at in range(1, len(self.commits)) if found.probability[at] > self.error / len(self.commits)
+        ]
+        if not left:
+            return "no change so far"
+        group, share = found.likeliest(self.groups)
+        return (
+            f"{len(left)} of {len(self.commits) - 1} left, likeliest {short(self.commits[group.stop - 1])} "
+            f"({numbers.percentage(round(share, 3))})"
+        )
+
+    def result(self, found: Suspects) -> tuple[list[str], int]:
+        """The last lines, and the exit status."""
+        counted = Counter(commit for commit, _ in self.state.measured)
+        lost = len([at for at in self.skipped if self.commits[at] not in counted])
+        cost = f"{_several(counted.total(), 'run')} of {_several(len(counted), 'commit')}"
+        cost += f", {lost} could not be measured" if lost else ""
+        if found.none >= sure_enough(self.error):
+            least = numbers.percentage(self.least)
+            sure = numbers.percentage(round(found.none, 3))
+            return [f"no change of {least} or more: {sure} sure, after {cost}"], NOT_FOUND
+        group, share = found.likeliest(self.groups)
+        sure = numbers.percentage(round(share, 3))
+        if not self.is_over(found):
+            return [f"undecided after {cost}: {self.told(found)}"], NOT_FOUND
+        names = [self._named(self.commits[at]) for at in group]
+        head = "changed by" if len(names) == 1 else "changed by one of these, which cannot be told apart:"
+        lines = [f"{head} {names[0]}", *names[1:]] if len(names) == 1 else [head, *names]
+        return [*lines, self._change(group.stop - 1), f"{sure} sure, after {cost}"], FOUND
+
+    def _named(self, commit: str) -> str:
+        return git(self.trees.repository, "log", "-1", "--format=%h %an: %s", commit)
+
+    def _change(self, first_bad: int) -> str:
+        better = better_of(self.state.metric)
+        assert better is not None
+        sides: tuple[list[float], list[float]] = [], []
+        for commit, value in self.state.measured:
+            sides[self.commits.index(commit) >= first_bad].append(value)
+        found = compared(
+            self.state.metric, metric_unit(self.state.metric), better, *sides, margin=self.least, paired=False
+        )
+        means = (
+            numbers.quantity(math.exp(math.fsum(map(math.log, side)) / len(side)), self._unit)
+            for side in sides
+        )
+        change = numbers.change(plain_object(found.change))
+        return f"{self.state.metric} of {self.state.test}: {' to '.join(means)}, {change}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmbench bisect",
+        usage="%(prog)s GOOD BAD [options] -- PYTEST-ARGUMENT ...",
+        description="Find the commit between GOOD and BAD that made a metric of one test worse. Each commit "
+        "is checked out in a work tree of its own, built there, and measured there by pytest with the "
+        "arguments behind --, as often as it takes.",
+        epilog="Exit status: 0 found; 1 there is no such change, or it is undecided; 2 nothing can be "
+        "measured, or an argument is wrong.",
+    )
+    parser.add_argument("good", metavar="GOOD", help="a commit from before the change")
+    parser.add_argument("bad", metavar="BAD", help="a commit with the change")
+    parser.add_argument(
+        "--build", metavar="COMMAND", help="shell command that builds a commit in its work tree"
+    )
+    parser.add_argument("--test", metavar="ID", help="the test, if pytest runs several")
+    parser.add_argument("--metric", metavar="NAME", help="such as ttft.p50; default: the test's main one")
+    share = "share between 0 and 1; default: %(default)s"
+    parser.add_argument(
+        "--error", type=_share, default=0.05, metavar="P", help=f"how often the answer may be wrong, {share}"
+    )
+    parser.add_argument(
+        "--least", type=_share, default=0.02, metavar="P", help=f"smallest change worth finding, {share}"
+    )
+    parser.add_argument(
+        "--max-runs", type=_count, default=400, metavar="N", help="give up then; default: %(default)s"
+    )
+    parser.add_argument(
+        "--keep", type=_count, default=4, metavar="N",
+        help="built work trees that are kept beside those of both ends; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR",
+        help="folder of the work trees and of what is known, from which a killed bisection goes on; default: "
+        "beside the repository",
+    )  # fmt: skip
+    return parser
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def main(arguments: Sequence[str]) -> int:
+    """the commit that made a figure worse, by as many measurements as it takes"""
+    split = list(arguments).index("--") if "--" in arguments else len(arguments)
+    given = _parser().parse_args(list(arguments[:split]))
+    try:
+        search = _prepared(given, list(arguments[split + 1 :]))
+        return _searched(search, given.max_runs)
+    except LLMBenchError as error:
+        return refused(error)
+    except KeyboardInterrupt:
+        print_lines(["interrupted: the same command goes on from here"])
+        return 2
+
+
+def _prepared(given: argparse.Namespace, of_pytest: list[str]) -> _Search:
+    root = Path(git(Path(), "rev-parse", "--show-toplevel"))
+    commits = line_of(root, given.good, given.bad)
+    folder = (given.state or root.with_name(f"{root.name}.llmbench-bisect")).absolute()
+    if folder.is_relative_to(root):
+        raise SuiteError(
+            "work trees inside of the repository would be taken for a part of it",
+            where=f"--state {given.state}",
+            remedy="name a folder outside of it",
+        )
+    asked = {
+        "good": commits[0], "bad": commits[-1], "build": given.build, "pytest": of_pytest,
+        "test": given.test, "metric": given.metric,
+    }  # fmt: skip
+    state = state_of(folder, asked)
+    (folder / "trees").mkdir(parents=True, exist_ok=True)
+    trees = Trees(root, folder / "trees", given.build, given.keep, (commits[0], commits[-1]))
+    wanted = Wanted(of_pytest, git(Path(), "rev-parse", "--show-prefix"), given.test, given.metric)
+    return _Search(commits, trees, folder, wanted, state, given.error, given.least)
+
+
+def _searched(search: _Search, most: int) -> int:
+    count, done = len(search.commits) - 1, len(search.state.measured)
+    going_on = f", going on after {_several(done, 'run')}" if done else ""
+    print_lines(
+        [f"{_several(count, 'commit')} behind {short(search.commits[0])}, in {search.folder}{going_on}"]
+    )
+    found = search.known()
+    while not search.is_over(found) and len(search.state.measured) < most:
+        line = search.step(found)
+        found = search.known()
+        told = "" if found is None else f"  {search.told(found)}"
+        print_lines([f"{len(search.state.measured):>4}  {line}{told}"])
+    if found is None:
+        raise SuiteError("nothing was measured", where="bisect")
+    lines, status = search.result(found)
+    print_lines(lines)
+    if search.is_over(found):
+        search.trees.remove()
+    return status
