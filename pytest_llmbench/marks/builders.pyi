@@ -985,6 +985,87 @@ class LLMBench:
         """
 
     @staticmethod
+    def recovery(
+        *,
+        holds: Sequence[Objective] = (),
+        max_recovery_s: float | Mapping[str, float] | None = None,
+        window_s: float | Mapping[str, float] = 10,
+        after: str | None = None,
+        rate: float | Mapping[str, float] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        budget: float | str | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        prompts: int | Mapping[str, int] | None = None,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
+        ttft_mean_ms: float | Mapping[str, float] | None = None,
+        ttft_p50_ms: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        tpot_mean_ms: float | Mapping[str, float] | None = None,
+        tpot_p50_ms: float | Mapping[str, float] | None = None,
+        tpot_p99_ms: float | Mapping[str, float] | None = None,
+        itl_mean_ms: float | Mapping[str, float] | None = None,
+        itl_p50_ms: float | Mapping[str, float] | None = None,
+        itl_p99_ms: float | Mapping[str, float] | None = None,
+        e2e_mean_ms: float | Mapping[str, float] | None = None,
+        e2e_p50_ms: float | Mapping[str, float] | None = None,
+        e2e_p99_ms: float | Mapping[str, float] | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        runs: int | Literal["auto"] | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
+        max_error_share: float | Mapping[str, float] = 1,
+        timeout_s: float | Mapping[str, float] | None = None,
+    ) -> pytest.MarkDecorator:
+        """Recovery (no test of the draft).
+
+        A load that is disturbed, and the time until limits hold again.
+
+        The disturbance is a stage of the load, ``arrival=spike(…)``, or what happens to the system while load
+        of one ``rate`` is running.
+
+        :param holds: what holds again: ceilings of percentiles of latencies, ``[ttft.p95 <= 1000 * ms]``
+            (default).
+        :param max_recovery_s: until the limits hold again.
+        :param window_s: length of the windows of time in each of which the limits hold or do not.
+        :param after: stage with whose begin the time begins (default: the last one); without stages it begins
+            with the first request that breaks the limits.
+        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
+            ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
+            then on.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param prompts: requests of a load without an end (default 1000).
+        :param max_makespan_s: from the start of the job to the end of its last reply.
+        :param min_total_tok_s: input and output tokens.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param max_error_share: largest share of failed requests: here they are data.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
     def sessions(
         *,
         job_p50_s: float | Mapping[str, float] | None = None,

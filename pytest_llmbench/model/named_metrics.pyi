@@ -303,6 +303,9 @@ class NamedMetrics:
     def throughput_reduction_at_equal_load(self) -> ReadEstimate:
         """Throughput reduction at equal load."""
     @property
+    def time_to_recovery(self) -> ReadEstimate:
+        """Time to recovery."""
+    @property
     def tokens_in_flight(self) -> ReadEstimate:
         """Tokens in flight."""
     @property

@@ -39,6 +39,7 @@ JOBS: tuple[tuple[str, Given], ...] = tuple(
     for name, given in (
         ("grid", {"input_tokens": 300, "output_tokens": 16, "concurrency": 3}),
         ("batch", {"prompts": 12, "runs": 2}),
+        ("recovery", {"rate": 20, "prompts": 60, "window_s": 2}),
     )
     if name in names("tests")
 )

@@ -1,0 +1,204 @@
+"""The test of a recovery: a load that is disturbed, and the time until a limit holds again.
+
+The disturbance is a spike of the load itself, or whatever happens to the system meanwhile: a restart, a
+scale-out, a fail-over. Requests that fail in it are data. The other figures are those of a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pytest_llmbench.extras.recovery.figures import TIME, Recovery, recovery, time_to_recovery
+from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS
+from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
+from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.sections import job
+from pytest_llmbench.metrics.latency import FAMILIES
+from pytest_llmbench.metrics.throughput import load_end_ns
+from pytest_llmbench.model.cells import Amount, Figure, Row
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.result import REQUESTS_OVER_TIME, TTFT_OVER_TIME, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.model.stages import Stage
+from pytest_llmbench.stats.percentiles import PERCENTILES
+
+NAME = "recovery"
+SECTION = ""
+"""The section of the draft: there is none."""
+TITLE = "Recovery"
+MAIN_METRICS = (TIME.name, "completion_rate", "ttft.p99")
+_USUAL_LIMIT = Objective("ttft.p95", "<=", 1000.0, "ms")
+_OF_ONE_BEYOND = 2
+"""A window has so many times the requests of which one may be beyond a percentile: one alone breaks none."""
+_MARKED = ("rate_over_time", TTFT_OVER_TIME, REQUESTS_OVER_TIME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(job.Parameters):
+    """A load that is disturbed, and the time until limits hold again.
+
+    The disturbance is a stage of the load, ``arrival=spike(…)``, or what happens to the system while load of
+    one ``rate`` is running.
+    """
+
+    may_be_capped: ClassVar[bool] = False
+
+    holds: Sequence[Objective] = parameter(
+        "slo",
+        (),
+        doc="what holds again: ceilings of percentiles of latencies, ``[ttft.p95 <= 1000 * ms]`` (default).",
+    )
+    max_recovery_s: float | None = parameter("positive", doc="until the limits hold again.")
+    window_s: float = parameter(
+        "positive", 10.0, doc="length of the windows of time in each of which the limits hold or do not."
+    )
+    after: str | None = parameter(
+        "name",
+        doc="stage with whose begin the time begins (default: the last one); without stages it begins with "
+        "the first request that breaks the limits.",
+    )
+    prompts: int | None = parameter(  # type: ignore[assignment]  # wider than its base
+        "count", doc="requests of a load without an end (default 1000)."
+    )
+    max_error_share: float = parameter(
+        "share", 1.0, doc="largest share of failed requests: here they are data."
+    )
+    concurrency: None = field(default=None, init=False, repr=False)
+
+    @property
+    def count(self) -> int | None:
+        return self.prompts if self.prompts is not None or self.whole is not None else GATE_REQUESTS
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        if self.max_recovery_s is None:
+            return super().objectives
+        return (Objective(TIME.name, "<=", self.max_recovery_s, "s"), *super().objectives)
+
+    @property
+    def conditions(self) -> Sequence[Objective]:
+        """What holds again."""
+        return self.holds or (_USUAL_LIMIT,)
+
+    @property
+    def begins(self) -> Stage | None:
+        """The stage with whose begin the time begins; None: with the first break."""
+        named = [stage for stage in self.stages if self.after in (None, stage.name)]
+        return named[-1] if named and len(self.stages) > 1 else None
+
+    def contradictions(self) -> list[str]:
+        found = [
+            f"holds has {each}: give a ceiling of a percentile of {', '.join(FAMILIES)}, of all requests"
+            for each in self.conditions
+            if each.op not in ("<=", "<")
+            or each.metric.partition(".")[0] not in FAMILIES
+            or each.metric.partition(".")[2] not in PERCENTILES
+        ]
+        if self.rate is None and self.arrival is None:
+            found.append(
+                "give rate or arrival: a closed loop sends less while it waits, and hides the disturbance"
+            )
+            return found
+        found += super().contradictions()
+        if self.after is not None and self.after not in [stage.name for stage in self.stages]:
+            names = ", ".join(stage.name for stage in self.stages) or "none"
+            found.append(f"after is {self.after!r}: the stages of arrival are {names}")
+        return found if found else self._too_short()
+
+    def _too_short(self) -> list[str]:
+        """Mistakes: windows with too few requests for a percentile, and those that are longer than what is
+        left of the load."""
+        share = min(1 - PERCENTILES[each.metric.partition(".")[2]] / 100 for each in self.conditions)
+        begins, load = self.begins, self.load
+        rate = load.request_rate or 0.0 if begins is None else min(begins.rate, begins.to_rate)
+        here, needed = rate * self.window_s, _OF_ONE_BEYOND / share
+        found = []
+        if here < needed - 1e-9:
+            found.append(
+                f"window_s={self.window_s:g} has {here:.3g} requests at {rate:g} req/s, and holds needs "
+                f"{needed:.3g} for its percentiles: give a longer window_s, or a lower percentile"
+            )
+        end_s = self.stages[-1].end_s if self.stages else None
+        if begins is not None and end_s is not None and end_s - begins.at_s < 2 * self.window_s:
+            found.append(
+                f"stage {begins.name} and what follows last {end_s - begins.at_s:g} s: two windows, "
+                f"{2 * self.window_s:g} s, are the least that shows a recovery"
+            )
+        return found
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    """The result of the job, with the time until the limits hold again."""
+    made = job.result(parameters, setting, warmup, seen)
+    runs = [_recovery(parameters, run) for run in seen]
+    metrics = {**made.metrics, TIME.name: time_to_recovery(runs, parameters.window_s)}
+    times = tuple(each.time_s if each.recovered else None for each in runs)
+    marks = _marks(runs[0]) if runs else {}
+    return replace(
+        made,
+        test=NAME,
+        title=made.title.replace(job.TITLE, TITLE),
+        metrics=metrics,
+        tables=(_table(runs, Figure(TIME.name, metrics[TIME.name])), *made.tables),
+        plots=tuple(
+            replace(plot, marks={**plot.marks, **marks}) if plot.id in _MARKED else plot
+            for plot in made.plots
+        ),
+        by_run={**made.by_run, **({TIME.name: times} if len(runs) > 1 else {})},
+        notes=(Note.of("outside_draft", test=NAME), *_notes(parameters, runs)),
+    )
+
+
+def _recovery(parameters: Parameters, run: Observation) -> Recovery:
+    begins, stages = parameters.begins, parameters.stages
+    end_s = stages[-1].end_s if stages else None
+    if end_s is None or len(run.records) < run.plan.requests or run.plan.requests < (parameters.whole or 0):
+        end_s = (load_end_ns(run) - run.started_ns) / 1e9
+    return recovery(
+        run.records,
+        run.started_ns,
+        parameters.conditions,
+        window_s=parameters.window_s,
+        from_s=None if begins is None else begins.at_s,
+        end_s=end_s,
+    )
+
+
+def _marks(first: Recovery) -> dict[str, float]:
+    if first.begun_s is None or not first.recovered:
+        return {}
+    return {"holds again": first.holds_from_s}
+
+
+def _table(runs: Sequence[Recovery], together: Figure) -> Table:
+    rows: list[Row] = []
+    for number, each in enumerate(runs, start=1):
+        time_s = each.time_s
+        begun = "no break" if each.begun_s is None else Amount(each.begun_s, "s")
+        least = "" if each.recovered else "did not hold again within the load"
+        rows.append((f"run {number}", begun, "" if time_s is None else Amount(time_s, "s"), least))
+    rows.append(("all", "", together, ""))
+    return Table("recovery", TITLE, ("Run", "Begins at", "Time to recovery", ""), tuple(rows))
+
+
+def _notes(parameters: Parameters, runs: Sequence[Recovery]) -> list[Note]:
+    limit = ", ".join(map(str, parameters.conditions))
+    notes = []
+    for number, each in enumerate(runs, start=1):
+        if each.time_s is None:
+            notes.append(Note.of("never_broken", run=number))
+        elif not each.recovered:
+            notes.append(Note.of("not_recovered", run=number, limit=limit, seconds=each.time_s))
+    return notes
+
+
+TEST = TestDefinition(
+    NAME, SECTION, TITLE, Parameters, one_load_procedure(result), one_load_plans, result=result
+)
+"""The test of a recovery."""
