@@ -51,8 +51,11 @@ MODES = {
     "the same, 3 sessions": ("repeated", 3),
     "the same, 5 sessions": ("repeated", 5),
     "the same, 10 sessions": ("repeated", 10),
+    "the same, one of them broken": ("repeated", 10),
 }
 """Name → whose lengths, and the stored sessions."""
+BROKEN = 0.2
+"""Logarithm by which a broken session is slower."""
 METRICS = ("ttft.p50", "tpot.p50", "e2e.p50")
 STEP_COSTS = ("step_base_us", "prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token")
 
@@ -107,8 +110,11 @@ class Noise:
     lengths: float = 0.0
 
 
-def simulated(noise: Noise, lists: str, stored: int, runs: int, count: int) -> Comparisons:
-    """Sessions whose days, lengths and runs add to the logarithm of a figure what ``noise`` says."""
+def simulated(
+    noise: Noise, lists: str, stored: int, runs: int, count: int, *, broken: float = 0.0
+) -> Comparisons:
+    """Sessions whose days, lengths and runs add to the logarithm of a figure what ``noise`` says; to that of
+    the second one ``broken`` as well."""
     generator = np.random.default_rng(
         [stored, runs, len(lists), round(1e4 * noise.run), round(1e4 * noise.day)]
     )
@@ -119,6 +125,7 @@ def simulated(noise: Noise, lists: str, stored: int, runs: int, count: int) -> C
         days = noise.day * generator.standard_normal((stored + 1, 1))
         lengths = noise.lengths * generator.standard_normal(of_lengths)
         logs = days + lengths + noise.run * generator.standard_normal(shape)
+        logs[1] += broken
         ends.append(compared(list(100 * np.exp(logs)), lists))
     return Comparisons(*np.array(ends).T)
 
@@ -193,7 +200,9 @@ def main() -> None:
     for run, day, (name, (lists, stored)) in product((0.01, 0.02, 0.05), (0.0, 0.02), MODES.items()):
         if given.only not in name:
             continue
-        found = simulated(Noise(run, day, 0.04), lists, stored, given.runs, given.sessions)
+        broken = BROKEN if "broken" in name else 0.0
+        noise = Noise(run, day, 0.04)
+        found = simulated(noise, lists, stored, given.runs, given.sessions, broken=broken)
         print(f"| {run:.0%} | {day:.0%} | {given.runs} | {name} | {found.row()} |", flush=True)
 
 

@@ -98,6 +98,9 @@ class Extra:
     stores: Mapping[str, str] = field(default_factory=dict)
     """Name of a place where baselines are kept, for ``--llm-storage=NAME:WHERE`` → function of WHERE that
     gives a ``store.elsewhere.BaselineStore``."""
+    receivers: Mapping[str, str] = field(default_factory=dict)
+    """Name of what takes the figures of a session, for ``--llm-send=NAME:WHERE`` → function of WHERE. It
+    gives a function of the entries of the report, which returns the number of points that were sent."""
     reports: Mapping[str, str] = field(default_factory=dict)
     """Name of a file in the directory of the report → function of the report in plain JSON types (the schema
     of ``report.json``) that gives its text. An extra with tests makes them of reports with one of these."""
@@ -165,7 +168,7 @@ def transport_speaking(dialect: str) -> Transport | None:
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
     "tests", "cells", "main_metrics", "metrics", "machine", "arrivals", "trace_formats", "stores",
-    "reports", "engine_apis", "deployments", "sentences", "commands",
+    "receivers", "reports", "engine_apis", "deployments", "sentences", "commands",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

@@ -69,6 +69,8 @@ class Settings(BaseModel):
     waive: tuple[str, ...] = ()
     storage: str = STORAGE
     """The folder of the baselines, or the store that has them, ``NAME:WHERE``."""
+    send: str | None = None
+    """The receiver of the figures, ``NAME:WHERE``."""
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     place: str = ""
     """Names of the place, with commas between, by which markers choose their numbers."""
@@ -272,7 +274,8 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _secrets_of_urls_stay_here(self) -> Self:
-        for url in self.urls:
+        elsewhere = (given.partition(":")[2] for given in (self.storage, self.send or ""))
+        for url in (*self.urls, *elsewhere):
             keep_secrets_of(url)
         return self
 

@@ -127,6 +127,12 @@ OPTIONS = (
         "git:[REMOTE/]BRANCH[:PATH], or NAME:WHERE of the hook pytest_llmbench_stores",
         "DIR",
     ),
+    Option(
+        "send",
+        "send the figures of the session when it ends, as in otlp:http://collector:4318/v1/metrics, or "
+        "otlp:env for the one of OpenTelemetry's variables",
+        "NAME:WHERE",
+    ),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
     Option(
         "place",

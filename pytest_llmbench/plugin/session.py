@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.reports.terminal import Line as TerminalLine
     from pytest_llmbench.store.elsewhere import Mirror
 
+Receiver = Callable[[Sequence[dict[str, Any]]], int]
+"""What takes the entries of a session, and returns how many points it sent."""
 _WIDEST = 120
 _REAUDITED = "llmbench_reaudited"
 _MEASURING = frozenset({"llm_result", "llm_bench", "llm_sut"})
@@ -100,6 +102,7 @@ class SessionReport:
         """The exit status of the session in place of pytest's own; None: pytest's."""
         self._mirror: Mirror | None = None
         """The store of baselines that are kept elsewhere."""
+        self._receiver: Receiver | None = None
         self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):
             try:
@@ -224,6 +227,7 @@ class SessionReport:
 
                 check_writable(self.settings.report, "--llm-report")
             self._fetch()
+            self._receiver = self._receiver_named(self.settings.send)
             if self.settings.names_baselines:
                 _ = self.bench_session.baselines.comparing
         except LLMBenchError as error:
@@ -245,6 +249,20 @@ class SessionReport:
         self._mirror = mirror_of(self.settings.storage, "--llm-storage")
         if self._mirror is not None and not self.is_worker:
             self._said += self._mirror.fetch()
+
+    def _receiver_named(self, given: str | None) -> Receiver | None:
+        """What takes the figures. SuiteError for none of that name, and for a package that it lacks."""
+        if given is None:
+            return None
+        from pytest_llmbench.registry import named, names
+
+        name, _, where = given.partition(":")
+        found = named("receivers", name)
+        if found is None or not where:
+            known = ", ".join(f"{each}:WHERE" for each in names("receivers"))
+            raise SuiteError(f"--llm-send {given!r} names no receiver", remedy=f"there are: {known}")
+        made: Receiver = found(where)
+        return made
 
     @contextmanager
     def progress(self, nodeid: str, place: tuple[int, int]) -> Generator[None, None, None]:
@@ -382,6 +400,8 @@ class SessionReport:
             return
         if self.settings.saves:
             self._save(exitstatus)
+        if self._receiver is not None:
+            self._send(self._receiver)
         self._fail_if_lost()
 
     def _fail_if_lost(self) -> None:
@@ -404,6 +424,14 @@ class SessionReport:
                 self._said.append(self._mirror.send(path))
         except (LLMBenchError, OSError) as error:
             self._lost.append(f"baseline {name!r} not saved: {' '.join(str(error).split())}")
+
+    def _send(self, receiver: Receiver) -> None:
+        given = str(self.settings.send)
+        try:
+            count = receiver(self.entries)
+            self._said.append(f"{count} points sent to {given}")
+        except (LLMBenchError, OSError) as error:
+            self._said.append(f"llmbench: WARNING: {' '.join(str(error).split())}")
 
     def _reaudit(self) -> None:
         """Update the compliance of tests whose clauses a later test meets. A worker sends the changes to the

@@ -12,10 +12,10 @@ from pytest_llmbench.plugin.options import OPTIONS
 
 NAMES = (
     "endpoint", "model", "api", "http", "sut", "scale", "plan", "report", "runs", "baseline-endpoint",
-    "calibrate", "save", "autosave", "compare", "compare-fail", "compare-confirm", "accept",
-    "waive", "storage", "seed", "place", "prompts", "intervals", "inconclusive", "exit-codes",
-    "require", "import", "workloads", "records",
-    "events", "profile", "export-sequence", "allow-overload", "timeout", "wait", "workers", "remeasure",
+    "calibrate", "save", "autosave", "compare", "compare-fail", "compare-confirm", "accept", "waive",
+    "storage", "send", "seed", "place", "prompts", "intervals", "inconclusive", "exit-codes", "require",
+    "import", "workloads", "records", "events", "profile", "export-sequence", "allow-overload", "timeout",
+    "wait", "workers", "remeasure",
     "host-limits", "worker-cpus", "max-requests", "max-tokens", "budget", "max-seconds", "max-rate",
     "max-concurrency", "insecure", "proxy", "api-key-file",
 )  # fmt: skip

@@ -75,7 +75,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Search, str]]:
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("HUD_URL", f"{url}/hud")
-        yield own, f"--llm-storage=opensearch:{url}/llmbench"
+        yield own, f"--llm-storage=opensearch:{url.replace('//', '//me:hunter2@')}/llmbench"
         server.shutdown()
 
 
@@ -102,6 +102,7 @@ def test_sessions_in_opensearch_outlive_a_night_in_which_it_is_down(
     assert "does not answer (HTTPStatusError" in text
     assert "sessions are compared with the copy in" in text
     assert "the session waits in" in text
+    assert "hunter2" not in night.stdout.str() + json.dumps(suite.report)
     own.down = False
     after = suite.measure("replay", *COMPARED, storage)
     after.assert_outcomes(passed=1)
