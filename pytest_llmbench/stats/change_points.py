@@ -34,6 +34,8 @@ FEWEST_BETWEEN = 3
 MOST_VALUES = 2000
 """Most values of a series: the distances between all pairs are held in memory, and shuffled 999 times."""
 _PERMUTATIONS = 999
+_TOGETHER, _MOST_DISTANCES = 32, 1 << 18
+"""Shuffles that are worked through at once, and the most distances that they hold in memory."""
 _SEED = 20140
 _ROUNDING = 1e-9
 """Relative difference of two values of Q that counts as rounding."""
@@ -97,37 +99,37 @@ def change_points(values: Sequence[float], *, significance: float = SIGNIFICANCE
 def _best_of(apart: FloatArray, stretches: Sequence[tuple[int, int]]) -> _Split | None:
     splits = []
     for start, end in stretches:
-        own = _best_split(apart[start:end, start:end])
-        if own is not None:
-            splits.append(_Split(start + own.at, own.q))
+        own = apart[start:end, start:end]
+        if _can_be_split(own):
+            q = _split_statistics(own)
+            best = int(np.argmax(q))
+            splits.append(_Split(start + FEWEST_BETWEEN + best, float(q[best])))
     return max(splits, key=lambda split: split.q, default=None)
 
 
-def _best_split(apart: FloatArray) -> _Split | None:
-    """The split with the largest Q; None for a stretch that is too short, and for one without any
-    difference.
+def _can_be_split(apart: FloatArray) -> bool:
+    """Whether a stretch is long enough, and its values differ."""
+    return len(apart) >= 2 * FEWEST_BETWEEN and bool(apart.any())
 
-    ``apart``: distances between all pairs of its values.
-    """
-    size = len(apart)
-    if size < 2 * FEWEST_BETWEEN or not apart.any():
-        return None
-    whole = np.zeros((size + 1, size + 1))
-    whole[1:, 1:] = apart.cumsum(axis=0).cumsum(axis=1)  # sums over every rectangle from the corner
+
+def _split_statistics(apart: FloatArray) -> FloatArray:
+    """Q of each split of a stretch, from the first that is allowed on. ``apart``: distances between all pairs
+    of its values, the last two axes; further ones are of further orders of the same values."""
+    size = apart.shape[-1]
+    whole = np.zeros((*apart.shape[:-2], size + 1, size + 1))
+    whole[..., 1:, 1:] = apart.cumsum(axis=-2).cumsum(axis=-1)  # sums over every rectangle from the corner
     left = np.arange(FEWEST_BETWEEN, size - FEWEST_BETWEEN + 1)
     right = size - left
-    within_left = whole[left, left]
-    between = whole[left, size] - within_left
-    within_right = whole[size, size] - 2 * whole[left, size] + within_left
+    within_left = whole[..., left, left]
+    between = whole[..., left, size] - within_left
+    within_right = whole[..., size, size, None] - 2 * whole[..., left, size] + within_left
     # Both triangles of the symmetric matrix are in the sums within: the factor 2 of the formula.
     energy = (
         2 * between / (left * right)
         - within_left / (left * (left - 1))
         - (within_right / (right * (right - 1)))
     )
-    q = left * right / size * energy
-    best = int(np.argmax(q))
-    return _Split(int(left[best]), float(q[best]))
+    return np.asarray(left * right / size * energy)
 
 
 def _p_value(
@@ -138,11 +140,22 @@ def _p_value(
     generator: np.random.Generator,
 ) -> float | None:
     """The share of shuffles with a split as good as ``q``; None as soon as it is certain to be too large."""
+    split = [(start, end) for start, end in stretches if _can_be_split(apart[start:end, start:end])]
+    together = max(1, min(_TOGETHER, _MOST_DISTANCES // apart.size))
     as_good = 0
-    for _ in range(_PERMUTATIONS):
-        order = np.concatenate([start + generator.permutation(end - start) for start, end in stretches])
-        best = _best_of(apart[np.ix_(order, order)], stretches)
-        as_good += best is not None and best.q >= q - _ROUNDING * abs(q)
+    for first in range(0, _PERMUTATIONS, together):
+        orders = np.array(
+            [
+                np.concatenate([start + generator.permutation(end - start) for start, end in stretches])
+                for _ in range(min(together, _PERMUTATIONS - first))
+            ]
+        )
+        best = np.full(len(orders), -math.inf)
+        for start, end in split:
+            own = orders[:, start:end]
+            shuffled = apart[own[:, :, None], own[:, None, :]]
+            np.maximum(best, _split_statistics(shuffled).max(axis=-1), out=best)
+        as_good += int((best >= q - _ROUNDING * abs(q)).sum())
         if 1 + as_good > significance * (1 + _PERMUTATIONS):
             return None
     return (1 + as_good) / (1 + _PERMUTATIONS)

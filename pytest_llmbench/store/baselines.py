@@ -45,7 +45,7 @@ class Standing(StrEnum):
 
     COUNTS = "counts"
     BEHIND = "behind"
-    """A comparison that decides found it worse than allowed, or could not tell."""
+    """A comparison that decides found it worse than allowed, or worse and could not tell by how much."""
     FAILED = "failed"
     """It broke a limit, or the test failed otherwise."""
     WAIVED = "waived"

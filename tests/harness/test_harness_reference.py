@@ -168,7 +168,9 @@ def test_a_regression_has_to_show_in_as_many_sessions_as_asked(before: list[str]
         ("passed", "pass", "equivalent", None, "counts"),
         ("passed", "inconclusive", "improved", None, "counts"),  # where undecided limits pass
         ("passed", "pass", "unconfirmed", None, "behind"),
-        ("passed", "pass", "inconclusive", None, "behind"),
+        ("passed", "pass", "inconclusive", None, "counts"),
+        ("failed", "pass", "inconclusive", None, "counts"),
+        ("failed", "pass", "inconclusive", "assert 0", "failed"),
         ("failed", "pass", "regressed", None, "behind"),
         ("failed", "pass", "regressed", "assert 0", "failed"),
         ("failed", "fail", "regressed", None, "failed"),
@@ -186,9 +188,32 @@ def test_the_standing_of_a_result(
         "outcome": outcome,
         "error": error,
         "gate": {"objectives": [{"verdict": limit}]},
-        "comparisons": [{"gated": True, "verdict": compared}, {"gated": False, "verdict": "regressed"}],
+        "comparisons": [_told(compared, -0.01, 0.06), {"gated": False, "verdict": "regressed"}],
     }
-    assert baselines._standing(entry) == standing
+    assert baselines.standing(entry) == standing
+
+
+def _told(verdict: str, lower: float | None, upper: float | None, better: str = "lower") -> dict[str, Any]:
+    change = {"lower": lower, "upper": upper}
+    return {"gated": True, "verdict": verdict, "better": better, "change": change}
+
+
+@pytest.mark.parametrize(
+    ("better", "lower", "upper", "standing"),
+    [
+        ("lower", 0.0, 0.06, "counts"),
+        ("lower", 0.001, 0.06, "behind"),
+        ("lower", None, None, "behind"),
+        ("higher", -0.06, 0.0, "counts"),
+        ("higher", -0.06, -0.001, "behind"),
+    ],
+)
+def test_what_is_undecided_counts_where_it_may_be_no_change(
+    better: str, lower: float | None, upper: float | None, standing: str
+) -> None:
+    told = _told("inconclusive", lower, upper, better)
+    entry = {"outcome": "passed", "error": None, "gate": {"objectives": []}, "comparisons": [told]}
+    assert baselines.standing(entry) == standing
 
 
 def test_all_sessions_of_a_name_are_read_and_one_of_a_number(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.stats.change_points import (
     FEWEST_BETWEEN,
     SIGNIFICANCE,
-    _best_split,
+    _best_of,
     change_points,
     fewest_values,
 )
@@ -32,7 +32,7 @@ def energy_by_the_formula(x: list[float], y: list[float]) -> float:
 
 def test_the_split_is_the_best_by_the_formula_of_the_paper() -> None:
     values = np.random.default_rng(3).normal(size=9).tolist()
-    found = _best_split(np.abs(np.subtract.outer(values, values)))
+    found = _best_of(np.abs(np.subtract.outer(values, values)), [(0, 9)])
     assert found is not None
     by_hand = {at: energy_by_the_formula(values[:at], values[at:]) for at in range(3, 7)}
     assert found.at == max(by_hand, key=by_hand.__getitem__)

@@ -73,7 +73,6 @@ from pytest_llmbench.store.schema import iso_utc
 
 _COMMIT_DIGITS = 12
 _WORSE = (ComparisonVerdict.REGRESSED, ComparisonVerdict.UNCONFIRMED)
-_BEHIND = (*_WORSE, ComparisonVerdict.INCONCLUSIVE)
 _STANDINGS = {
     Standing.BEHIND: "did not pass the comparison",
     Standing.FAILED: "failed",
@@ -405,18 +404,30 @@ def save(
     return path, said
 
 
-def _standing(entry: Mapping[str, Any]) -> Standing:
-    """What a valid result is to later sessions. A test may pass and yet have fallen behind: undecided where
-    that passes, or not confirmed."""
+def standing(entry: Mapping[str, Any]) -> Standing:
+    """What a valid result is to later sessions. A test may pass and yet have fallen behind: not confirmed, or
+    undecided where that passes.
+
+    Undecided and perhaps no change at all counts, whatever became of the test: were it left out, only the
+    quicker ones of equal sessions would be kept, and the reference would move to them."""
     if entry["outcome"] in ("xfailed", "xpassed", "skipped"):
         return Standing.WAIVED
-    behind = any(each["gated"] and each["verdict"] in _BEHIND for each in entry["comparisons"])
+    gated = [each for each in entry["comparisons"] if each["gated"]]
+    undecided = [each for each in gated if each["verdict"] == ComparisonVerdict.INCONCLUSIVE]
+    worse = [each for each in gated if each["verdict"] in _WORSE]
     limits = {each["verdict"] for each in entry["gate"]["objectives"]}
     # A test that failed otherwise than by its judgement has an error.
-    failed = entry["outcome"] != "passed" and not (behind and limits <= {"pass"} and entry["error"] is None)
-    if failed or "fail" in limits:
+    by_comparison = bool(worse or undecided) and limits <= {"pass"} and entry["error"] is None
+    if (entry["outcome"] != "passed" and not by_comparison) or "fail" in limits:
         return Standing.FAILED
-    return Standing.BEHIND if behind else Standing.COUNTS
+    return Standing.BEHIND if worse or not all(map(_may_be_none, undecided)) else Standing.COUNTS
+
+
+def _may_be_none(comparison: Mapping[str, Any]) -> bool:
+    """Whether the worsening may be none at all, by its whole interval."""
+    lower, upper = comparison["change"]["lower"], comparison["change"]["upper"]
+    least = lower if comparison["better"] == "lower" else upper
+    return least is not None and (least <= 0 if comparison["better"] == "lower" else least >= 0)
 
 
 def automatic_name(commit: Commit | None, saved: str) -> str:
@@ -428,9 +439,9 @@ def automatic_name(commit: Commit | None, saved: str) -> str:
 
 
 def _test(entry: Mapping[str, Any], accept: str | None) -> BaselineTest:
-    standing = _standing(entry)
-    if accept is not None and standing is Standing.BEHIND:
-        standing = Standing.COUNTS
+    counts = standing(entry)
+    if accept is not None and counts is Standing.BEHIND:
+        counts = Standing.COUNTS
     by_run = entry["by_run"] or {name: [metric["point"]] for name, metric in entry["metrics"].items()}
     return BaselineTest(
         nodeid=entry["nodeid"],
@@ -441,7 +452,7 @@ def _test(entry: Mapping[str, Any], accept: str | None) -> BaselineTest:
         metrics=entry["metrics"],
         output_lengths=entry["output_lengths"],
         gate=entry["gate"]["verdict"],
-        standing=standing,
+        standing=counts,
         verdicts={each["metric"]: each["verdict"] for each in entry["comparisons"] if each["gated"]},
         accepted=accept,
     )
