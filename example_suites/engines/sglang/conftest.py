@@ -23,7 +23,8 @@ def llm_sut(request: pytest.FixtureRequest) -> Iterator[SUT]:
     flags, options = FLAGS[request.param]
     if given := request.config.getoption("llm_endpoint"):
         of_ours = given[0].startswith(("replay:", "sim:"))
-        yield SUT("?".join(filter(None, (given[0], options))) if of_ours else given[0])
+        joint = "&" if "?" in given[0] else "?"
+        yield SUT(joint.join(filter(None, (given[0], options))) if of_ours else given[0])
         return
     with launched_server([*COMMAND, *flags], timeout_s=1200) as server:
         yield SUT(server.url, model=MODEL, api="sglang-generate", ignore_eos=True)
