@@ -19,6 +19,7 @@ from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.harness.history.comparing import compared_sessions
 from pytest_llmbench.harness.history.sessions import read_sessions
 from pytest_llmbench.harness.history.trend import series_of
+from pytest_llmbench.store.baselines import Standing
 from pytest_llmbench.store.files import machine_id
 
 BASE = {"ttft.p50": around(120), "ttft.p99": around(400), "output_token_throughput": around(1843)}
@@ -226,6 +227,22 @@ def test_history_finds_the_session_from_which_on_a_metric_is_worse(
         rows = list(csv.DictReader(file))
     assert [row["session"] for row in rows if row["new_level"] == "True"] == ["0013_night-13"]
     assert float(rows[0]["lower"]) < float(rows[0]["value"]) < float(rows[0]["upper"])
+
+
+def test_history_shows_the_drift_of_what_does_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for day, standing in enumerate((None, "counts", "waived", "behind"), start=1):
+        test = measured({"ttft.p99": around(400 + 50 * day)}).model_copy(
+            update={"standing": standing and Standing(standing)}
+        )
+        saved(tmp_path, "main", test, day=day)
+    table = tmp_path / "trend.csv"
+    code, lines, _ = told(capsys, "history", "ttft.p99", "--storage", tmp_path, "--csv", table)
+    assert code == 0
+    assert [line.split()[-1] for line in lines if line[:1].isdigit()][2:] == ["waived", "behind"]
+    with table.open(encoding="utf-8", newline="") as file:
+        assert [row["standing"] for row in csv.DictReader(file)] == ["", "", "waived", "behind"]
 
 
 def test_history_of_an_unchanged_system_has_no_change(

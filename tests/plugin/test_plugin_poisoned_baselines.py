@@ -4,6 +4,7 @@ which a maintainer accepts a new level."""
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -42,8 +43,9 @@ def verdict(suite: Suite) -> str:
 def test_a_regression_becomes_no_baseline_until_somebody_accepts_it(suite: Suite) -> None:
     suite.write(ONE, SMALL_WARMUP)
     suite.measure("replay", *NIGHT).assert_outcomes(passed=1)
-    for _ in range(2):
-        suite.measure("replay", *COMPARED).assert_outcomes(passed=1)
+    suite.measure("replay", *COMPARED).assert_outcomes(passed=1)
+    (second,) = suite.path.glob(".llmbench/*/0002_main.json")
+    shutil.copy(second, second.with_name("0003_main.json"))  # a third night like it
     assert (saved_last(suite)["standing"], saved_last(suite)["verdicts"]) == (
         "counts",
         {"tpot.p50": "equivalent"},
@@ -60,16 +62,15 @@ def test_a_regression_becomes_no_baseline_until_somebody_accepts_it(suite: Suite
     assert verdict(suite) == "regressed"
 
     suite.write(EXEMPT)
-    for _ in range(2):
-        exempt = suite.measure(SLOWER, *COMPARED)
-        exempt.assert_outcomes(xfailed=1)
-        exempt.stdout.fnmatch_lines(["*regressed*tpot.p50 +*"])  # its drift shows all the same
-        assert saved_last(suite)["standing"] == "waived"
+    exempt = suite.measure(SLOWER, *COMPARED)
+    exempt.assert_outcomes(xfailed=1)
+    exempt.stdout.fnmatch_lines(["*regressed*tpot.p50 +*"])  # its drift shows all the same
+    assert saved_last(suite)["standing"] == "waived"
 
     suite.write(ONE)
     after = suite.measure(SLOWER, *COMPARED)
     after.assert_outcomes(failed=1)
-    assert "4 sessions of 'main' are no part of what is compared with" in " ".join(after.stdout.str().split())
+    assert "3 sessions of 'main' are no part of what is compared with" in " ".join(after.stdout.str().split())
     assert len(suite.report["tests"][0]["comparisons"][0]["baseline"]) == 3
 
     suite.measure(SLOWER, *NIGHT, "--llm-accept=the new kernel is here to stay").assert_outcomes(passed=1)
