@@ -19,6 +19,8 @@ from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times
 from pytest_llmbench.stats.runs import Interval
 
 _USUAL = 0.95
+_SMALL_MS, _FAR = 10.0, 10.0
+"""A limit up to so many ms that is missed that many times over may have been meant in seconds."""
 
 
 def gate(
@@ -53,7 +55,9 @@ def judge(
         verdict = GateVerdict.PASS if kept else GateVerdict.FAIL
         side = "on the good side" if kept else "beyond the limit"
         reason = _of_one_run(objective, estimate) or f"the whole interval is {side}{_level(estimate)}"
-        return _judged(objective, estimate, verdict, reason)
+        return _judged(
+            objective, estimate, verdict, reason + ("" if kept else _as_seconds(objective, estimate))
+        )
     if estimate.given_up and objective.is_ceiling and estimate.upper is None:
         reason = (
             f"{estimate.given_up} requests were given up on, and how long they would have taken is not "
@@ -68,6 +72,17 @@ def judge(
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
     times, reason = _what_would_decide(objective, estimate)
     return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), times)
+
+
+def _as_seconds(objective: Objective, estimate: Estimate) -> str:
+    """A hint where a limit in milliseconds looks like one in seconds: small, missed by far, and kept as
+    seconds."""
+    point, limit = estimate.point, objective.limit
+    if objective.unit != "ms" or not objective.is_ceiling or point is None or not 0 < limit <= _SMALL_MS:
+        return ""
+    if not limit * _FAR <= point <= limit * 1000:
+        return ""
+    return f"; the limit is {limit:g} ms: if seconds are meant, write {limit * 1000:g}"
 
 
 def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:

@@ -45,7 +45,8 @@ def _instead(name: str, known: Iterable[str]) -> str:
     if name in METRICS:
         metric = METRICS[name]
         limit = f"{name}.p50" if metric.is_family else name
-        return f"it is a metric: @llmbench.ttft(slo=[metric({limit!r}, {metric.unit!r}) <= …])"
+        unit = f" * {metric.unit}" if metric.unit in ("s", "ms", "us") else ""
+        return f"it is a metric: @llmbench.ttft(slo=[{limit} <= 20{unit}])"
     markers = [marker for marker in known if not marker.startswith("_")]
     close = difflib.get_close_matches(name, markers, n=1)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(markers)}"

@@ -44,6 +44,10 @@ class MetricView:
             return self._metrics[full]
         if any(metric.startswith(full + ".") for metric in self._metrics):
             return MetricView(self._metrics, full + ".")
-        close = difflib.get_close_matches(full, self._metrics, n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(self._metrics)}"
+        size = len(self._prefix.split("."))
+        there = {
+            ".".join(metric.split(".")[:size]) for metric in self._metrics if metric.startswith(self._prefix)
+        }
+        close = difflib.get_close_matches(full, there, n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(sorted(there))}"
         raise AttributeError(f"no metric {full!r} in this result; {hint}")

@@ -179,8 +179,6 @@ class Card:
     more: int
     """How many others were undecided or worse."""
     cause: str
-    command: str
-    """Command that runs this test again as the session ran it."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +279,7 @@ class FirstScreen:
             ("Model", "" if self.about else self.view.model),
             ("Build", self.view.software),
             ("Baseline", ", ".join(baselines)),
-            ("Started", str(report["started"])),
+            ("Started", str(report["started"])[:16].replace("T", " ") + " UTC"),
             ("Took", numbers.duration(sum(took)) if took else ""),
             ("Cost", self._cost),
             ("Failed", self._failed),
@@ -348,11 +346,14 @@ class FirstScreen:
             deciding=deciding,
             more=max(open_ - 1, 0),
             cause=_cause(test, deciding),
-            command=self._again(test),
         )
 
-    def _again(self, test: TestView) -> str:
-        """The session's command for this test only; options that are not ours are left out."""
+    @property
+    def command(self) -> str:
+        """The session's command for the tests of the :attr:`cards` only; options that are not ours are left
+        out. Empty where all passed."""
+        if not self.cards:
+            return ""
         environment = self.view.report["environment"]
         settings = environment.get("settings", {})
         command = list(environment.get("command", []))
@@ -364,9 +365,12 @@ class FirstScreen:
             name = word.removeprefix("--llm-").replace("-", "_")
             if "=" not in word and not isinstance(settings.get(name), bool) and name in settings:
                 options.append(following)
-        file, *rest = test.nodeid.split("::", 1)
-        place = posixpath.normpath(posixpath.join(environment.get("root", "."), file))
-        return shlex.join(["pytest", "::".join([place, *rest]), *options])
+        places = []
+        for card in self.cards:
+            file, *rest = card.test.nodeid.split("::", 1)
+            place = posixpath.normpath(posixpath.join(environment.get("root", "."), file))
+            places.append("::".join([place, *rest]))
+        return shlex.join(["pytest", *dict.fromkeys(places), *options])
 
 
 def _worst(test: TestView) -> Held | None:

@@ -98,7 +98,11 @@ def _top(view: ReportView, screen: FirstScreen, title: str) -> Html:
 
 def _cards(screen: FirstScreen) -> Html | None:
     cards = [_card(card) for card in screen.cards]
-    return element("section", cards, class_="cards") if cards else None
+    if not cards:
+        return None
+    again = "Run it again:" if len(cards) == 1 else "Run them again:"
+    command = element("div", again, element("pre", screen.command), class_="again")
+    return fragment(element("section", cards, class_="cards"), command)
 
 
 def _card(card: Card) -> Html:
@@ -108,7 +112,6 @@ def _card(card: Card) -> Html:
         element("h2", html_blocks.pill(card.test.headline), " ", link),
         _deciding(card.deciding, card.more) if card.deciding is not None else None,
         element("p", card.cause, class_="cause"),
-        element("pre", card.command),
         class_="card",
         **html_blocks.filtered(card.test),
     )

@@ -42,7 +42,7 @@ _OF_STATES = {"broken": "❌ ", "undecided": "⚠️ ", "kept": ""}
 _SHOWN_CARDS = 10
 _SHOWN_LIMITS = 4
 _SHOWN_WARNINGS = 6
-_COLUMNS = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
+_COLUMNS = ("Verdict", "Test", "Limit: measured, interval", "Compliance")
 _TABLE_HEAD = row(_COLUMNS) + row(["---"] * len(_COLUMNS))
 _SHOWN_CHANGES = 20
 _LONGEST_CELL = 200
@@ -123,6 +123,10 @@ def _cards(screen: FirstScreen) -> Iterator[_Part]:
         yield _Part(1, "tests that did not pass", partial(_card, card))
     if len(cards) > _SHOWN_CARDS:
         yield _part(1, "", f"\n… and {len(cards) - _SHOWN_CARDS} more\n")
+    if len(screen.command) <= _LONGEST_COMMAND:
+        yield _part(
+            1, "", f"\n{'Run it' if len(cards) == 1 else 'Run them'} again:\n\n{fence(screen.command, 'sh')}"
+        )
 
 
 def _card(card: Card) -> str:
@@ -133,8 +137,7 @@ def _card(card: Card) -> str:
         more = f" (and {card.more} more not kept)" if card.more else ""
         lines.append(f"- Limit: {held_text(card.deciding)}{more}")
     lines.append(f"- Cause: {escape(clipped(card.cause, 500))}")
-    again = f"\n{fence(card.command, 'sh')}" if len(card.command) <= _LONGEST_COMMAND else ""
-    return "\n".join(lines) + f"\n{again}"
+    return "\n".join(lines) + "\n"
 
 
 def _changes(view: ReportView) -> Iterator[_Part]:
@@ -175,35 +178,29 @@ def _all_tests(view: ReportView) -> Iterator[_Part]:
         yield _Part(4 if passed else 3, "tests", partial(_row_of, test))
 
 
-def tests_table(view: ReportView) -> str:
-    """A table of all tests: verdict, limits, what was measured, compliance class."""
-    return "".join([_TABLE_HEAD, *map(_row_of, view.tests)])
-
-
 def _row_of(test: TestView) -> str:
     held = sorted(limits_of(test), key=lambda one: WORST_FIRST.index(one.state))
     shown = held[:_SHOWN_LIMITS]
-    limits = [bar(code(clipped(one.limit, _LONGEST_CELL))) for one in shown]
-    measured = [_marked(one, alone=len(held) == 1) for one in shown]
+    told = [_marked(one, alone=len(held) == 1) for one in shown]
     if len(held) > len(shown):
-        limits.append(f"and {len(held) - len(shown)} more")
+        told.append(f"and {len(held) - len(shown)} more")
     if not held:
-        limits, measured = [_no_limit(test)], [escape(clipped(_stands_for(test), _LONGEST_CELL))]
+        told = [": ".join(filter(None, (_no_limit(test), escape(clipped(_stands_for(test), _LONGEST_CELL)))))]
     return row(
         (
-            bar(code(clipped(test.name, _LONGEST_CELL))),
             f"{ICONS[test.headline]} {test.headline}",
-            "<br>".join(limits),
-            "<br>".join(measured),
+            bar(code(clipped(test.name, _LONGEST_CELL))),
+            "<br>".join(told),
             test.compliance_text if test.measured else "",
         )
     )
 
 
 def _marked(held: Held, *, alone: bool) -> str:
-    """The text of a limit, with its own icon if it is one of several."""
+    """A limit with what was measured, with its own icon if it is one of several."""
     mark = "" if alone else _OF_STATES[held.state]
-    return mark + escape(clipped(held.measured, _LONGEST_CELL))
+    limit = bar(code(clipped(held.limit, _LONGEST_CELL)))
+    return f"{mark}{limit}: {escape(clipped(held.measured, _LONGEST_CELL))}"
 
 
 def _no_limit(test: TestView) -> str:

@@ -161,3 +161,15 @@ def test_what_the_measuring_machine_may_have_done_is_counted(
         assert judged.growth is None, "more samples would not help"
         way = f"{high:g} ms too high" if high else f"{low:g} ms too low"
         assert f"may have made the figure up to {way}: free its CPU" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "point", "hint"),
+    [(0.5, 12, True), (0.5, 3, False), (0.5, 600, False), (20, 400, False), (2, 1500, True)],
+)
+def test_a_limit_that_may_be_in_seconds(limit: float, point: float, hint: bool) -> None:
+    judged = judge(Objective("ttft.p99", "<=", limit, "ms"), estimate(point, point * 0.9, point * 1.1))
+    assert judged.verdict is GateVerdict.FAIL
+    assert (
+        f"the limit is {limit:g} ms: if seconds are meant, write {limit * 1000:g}" in judged.reason
+    ) is hint

@@ -26,7 +26,7 @@ def test_the_names_are_those_of_the_tests_and_of_the_markers_beside_them() -> No
         llmbench.speed  # noqa: B018
     with pytest.raises(UnknownMarkerError, match=r"no test 'tfft'; did you mean ttft\?"):
         llmbench.tfft  # noqa: B018
-    with pytest.raises(UnknownMarkerError, match=r"is a metric: .*\[metric\('tpot.p50', 'ms'\) <= …\]"):
+    with pytest.raises(UnknownMarkerError, match=r"is a metric: .*\(slo=\[tpot.p50 <= 20 \* ms\]\)"):
         llmbench.tpot  # noqa: B018
     with pytest.raises(UnknownMarkerError, match=r"names no test; write @llmbench.ttft\(p99_ms=500\)"):
         llmbench(lambda: None)

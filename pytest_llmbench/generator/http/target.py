@@ -35,9 +35,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, SCHEME: 80, "ws": 80, "wss": 443}
 _TLS = ("https", "wss", "grpcs")
 _OF_HANDSHAKES = ("upgrade", "sec-websocket-")
 """Prefixes of the header names that belong to a WebSocket handshake."""
-_REMEDY = "correct this URL, or what the SUT file says of headers and certificates"
-"""Remedy in the errors about a target: the endpoint, a baseline's or a variant's; the URL in ``where`` says
-which."""
 _OF_CALLS = ("te", "trailer", "upgrade", "keep-alive", "proxy-connection", "http2-settings")
 """Names of headers that HTTP/2 does not have, or that may have only one value there."""
 
@@ -93,7 +90,7 @@ class Target:
             alpn = "h2" if http2 or parts.scheme in GRPC_SCHEMES else "http/1.1"
             context = _tls_context(mistakes, alpn, ca_file, insecure=insecure, client=client)
         if mistakes:
-            raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy=_REMEDY)
+            raise SuiteError.from_mistakes(mistakes, where=_shown(parts))
         return cls(
             scheme=parts.scheme,
             host="localhost" if parts.scheme == SCHEME else parts.hostname or "",
@@ -206,8 +203,8 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
     mistakes = []
     if parts.username is not None or parts.password is not None:
         mistakes.append(
-            "the URL holds credentials; put the key into the environment (LLM_API_KEY), or into the file of "
-            "--llm-api-key-file, and leave it out of the URL"
+            f"the URL holds credentials; write {_shown(parts)}, and put the key into the environment "
+            "(LLM_API_KEY) or into the file of --llm-api-key-file"
         )
     try:
         if not parts.hostname:

@@ -156,7 +156,8 @@ class _Sweep:
 
     @property
     def saturated(self) -> bool:
-        return any(seen.level.saturated for seen in self.levels)
+        """Whether the highest level is: a lower one alone that a higher one holds was a burst."""
+        return bool(self.levels) and bool(self.levels[-1].level.saturated)
 
     def take(self, attempts: Attempts) -> None:
         self.notes += attempts.notes

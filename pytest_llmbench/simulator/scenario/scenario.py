@@ -75,7 +75,7 @@ def parse_scenario(text: str) -> Scenario:
             mistakes,
             where=f"scenario {text!r}",
             remedy=f"presets: {', '.join(PRESETS)}; options, as in fast?max_num_seqs=32&fault=reset: "
-            f"{', '.join(_known())} (python -m pytest_llmbench.simulator --help explains them)",
+            "python -m pytest_llmbench.simulator --help lists them",
         )
     return found
 

@@ -263,6 +263,13 @@ def test_levels_are_added_until_one_is_saturated() -> None:
     assert any("levels were added" in note for note in map(str, result.notes))
 
 
+def test_a_burst_that_a_higher_level_holds_ends_no_sweep(template: Seen) -> None:
+    levels = [template.with_(saturated=saturated) for saturated in (False, True, False)]
+    assert not tradeoff._Sweep(levels).saturated
+    assert tradeoff._Sweep(levels[:2]).saturated
+    assert not tradeoff._Sweep().saturated
+
+
 def test_added_levels_are_bounded() -> None:
     result = run(capacity_rps=5)
     assert result.levels[-1].percent_of_capacity == 200
