@@ -991,6 +991,8 @@ class LLMBench:
         max_recovery_s: float | Mapping[str, float] | None = None,
         window_s: float | Mapping[str, float] = 10,
         after: str | None = None,
+        event: str | None = None,
+        event_at_s: float | Mapping[str, float] = 10,
         rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
@@ -1037,6 +1039,8 @@ class LLMBench:
         :param window_s: length of the windows of time in each of which the limits hold or do not.
         :param after: stage with whose begin the time begins (default: the last one); without stages it begins
             with the first request that breaks the limits.
+        :param event: command that the shell runs while load is running: a restart, a fail-over.
+        :param event_at_s: from the start of the load to ``event``, with which the time then begins.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,

@@ -222,6 +222,7 @@ class LoadFact:
     CAPACITY_TTFT_P99_MS = Key("load.capacity_ttft_p99_ms", float)
     DECIDED = Key("load.decided", bool)  # whether a look decided the limits
     DECIDED_AFTER = Key("load.decided_after", int)  # requests seen by the look that decided
+    EVENT_AT_S = Key("load.event_at_s", float)  # from the start of the load to the event that happened in it
     FIRST_WAVE = Key("load.first_wave", str)  # how the first jobs of a closed load begin
     LOOKS = Key("load.looks", int)  # looks at the load while it ran
     MAX_REQUESTS = Key("load.max_requests", int)  # requests that were sent at most

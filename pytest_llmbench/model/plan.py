@@ -351,6 +351,12 @@ class LoadPlan:
     """Seed of the list of lengths that the workload has (workloads/adapted.py), and so of the arrivals:
     loads of one list have one schedule too. None: both are drawn with ``seed``."""
 
+    event: str = ""
+    """Command that happens to the SUT while load is running, by the shell; empty: none. In virtual time
+    nothing happens."""
+    event_at_s: float = 0.0
+    """Seconds from the start of the load to its event."""
+
     @property
     def schedule_seed(self) -> int:
         """The seed that the arrival schedule derives its own from."""
@@ -412,6 +418,8 @@ class LoadPlan:
             "stop_when_failing": self.stop_when_failing,
             "looks": None if self.looks is None else asdict(self.looks),
         }
+        if self.event:
+            content |= {"event": self.event, "event_at_s": self.event_at_s}
         if self.lengths_seed is not None:
             content["lengths_seed"] = self.lengths_seed
         if self.load.of_sessions:

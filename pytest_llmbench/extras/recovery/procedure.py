@@ -14,13 +14,16 @@ from pytest_llmbench.extras.recovery.figures import TIME, Recovery, recovery, ti
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS
 from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.parameters import parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.cells import Amount, Figure, Row
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, TTFT_OVER_TIME, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.stages import Stage
@@ -61,6 +64,12 @@ class Parameters(job.Parameters):
         doc="stage with whose begin the time begins (default: the last one); without stages it begins with "
         "the first request that breaks the limits.",
     )
+    event: str | None = parameter(
+        "text", doc="command that the shell runs while load is running: a restart, a fail-over."
+    )
+    event_at_s: float = parameter(
+        "positive", 10.0, doc="from the start of the load to ``event``, with which the time then begins."
+    )
     prompts: int | None = parameter(  # type: ignore[assignment]  # wider than its base
         "count", doc="requests of a load without an end (default 1000)."
     )
@@ -87,6 +96,8 @@ class Parameters(job.Parameters):
     @property
     def begins(self) -> Stage | None:
         """The stage with whose begin the time begins; None: with the first break."""
+        if self.event is not None:
+            return None
         named = [stage for stage in self.stages if self.after in (None, stage.name)]
         return named[-1] if named and len(self.stages) > 1 else None
 
@@ -107,6 +118,8 @@ class Parameters(job.Parameters):
         if self.after is not None and self.after not in [stage.name for stage in self.stages]:
             names = ", ".join(stage.name for stage in self.stages) or "none"
             found.append(f"after is {self.after!r}: the stages of arrival are {names}")
+        if self.event is not None and self.after is not None:
+            found.append("event and after both say when the time begins: give one")
         return found if found else self._too_short()
 
     def _too_short(self) -> list[str]:
@@ -151,12 +164,39 @@ def result(
             for plot in made.plots
         ),
         by_run={**made.by_run, **({TIME.name: times} if len(runs) > 1 else {})},
-        notes=(Note.of("outside_draft", test=NAME), *_notes(parameters, runs)),
+        notes=(Note.of("outside_draft", test=NAME), *_notes(parameters, runs, seen)),
     )
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The runs of the load, with the event in each."""
+    return tuple(_eventful(parameters, plan) for plan in one_load_plans(parameters, setting))
+
+
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    """The procedure of one load, with the event in each run of it."""
+    steps = one_load_procedure(result)(parameters, setting)
+    try:
+        plan = next(steps)
+        while True:
+            plan = steps.send((yield _eventful(parameters, plan)))
+    except StopIteration as stop:
+        made: TestResult = stop.value
+        return made
+    finally:
+        steps.close()
+
+
+def _eventful(parameters: Parameters, plan: LoadPlan) -> LoadPlan:
+    if parameters.event is None or plan.phase is not Phase.MEASURE:
+        return plan
+    return plan.with_(event=parameters.event, event_at_s=parameters.event_at_s)
 
 
 def _recovery(parameters: Parameters, run: Observation) -> Recovery:
     begins, stages = parameters.begins, parameters.stages
+    if parameters.event is not None and run.facts.value(LoadFact.EVENT_AT_S) is None:
+        return Recovery(None, 0.0, recovered=True)  # in virtual time nothing happened
     end_s = stages[-1].end_s if stages else None
     if end_s is None or len(run.records) < run.plan.requests or run.plan.requests < (parameters.whole or 0):
         end_s = (load_end_ns(run) - run.started_ns) / 1e9
@@ -165,7 +205,7 @@ def _recovery(parameters: Parameters, run: Observation) -> Recovery:
         run.started_ns,
         parameters.conditions,
         window_s=parameters.window_s,
-        from_s=None if begins is None else begins.at_s,
+        from_s=run.facts.value(LoadFact.EVENT_AT_S) if begins is None else begins.at_s,
         end_s=end_s,
     )
 
@@ -187,18 +227,19 @@ def _table(runs: Sequence[Recovery], together: Figure) -> Table:
     return Table("recovery", TITLE, ("Run", "Begins at", "Time to recovery", ""), tuple(rows))
 
 
-def _notes(parameters: Parameters, runs: Sequence[Recovery]) -> list[Note]:
+def _notes(parameters: Parameters, runs: Sequence[Recovery], seen: Sequence[Observation]) -> list[Note]:
     limit = ", ".join(map(str, parameters.conditions))
     notes = []
-    for number, each in enumerate(runs, start=1):
-        if each.time_s is None:
+    for number, (each, run) in enumerate(zip(runs, seen, strict=True), start=1):
+        happened = run.facts.value(LoadFact.EVENT_AT_S) is not None
+        if parameters.event is not None and not happened:
+            notes.append(Note.of("no_event", run=number))
+        elif each.time_s is None:
             notes.append(Note.of("never_broken", run=number))
         elif not each.recovered:
             notes.append(Note.of("not_recovered", run=number, limit=limit, seconds=each.time_s))
     return notes
 
 
-TEST = TestDefinition(
-    NAME, SECTION, TITLE, Parameters, one_load_procedure(result), one_load_plans, result=result
-)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
 """The test of a recovery."""

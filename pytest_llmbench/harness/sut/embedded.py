@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
@@ -90,6 +90,8 @@ class Replayed(Preset):
     """The engine in virtual time: nothing has to be started, reached or examined. It makes its own fresh
     state, so that there is nothing else to reset. A SUT and its variants share a clock: their loads never
     overlap in time."""
+
+    virtual: ClassVar[bool] = True
 
     api: str = "openai-completions"
     generates: bool = True

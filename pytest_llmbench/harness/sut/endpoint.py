@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.model.anchor import ClockAnchor
@@ -91,6 +91,9 @@ class Endpoint:
     """Switches the server of the SUT to this variant, which is then asked as the SUT itself."""
     leave: Callable[[], None] | None = None
     """Switches it back."""
+
+    virtual: ClassVar[bool] = False
+    """Whether it runs in virtual time."""
 
     @property
     def can_be_fresh(self) -> bool:

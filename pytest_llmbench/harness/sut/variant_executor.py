@@ -16,6 +16,8 @@ from dataclasses import replace
 
 from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, never_ends
+from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome
@@ -66,7 +68,10 @@ class VariantExecutor:
         up = self._brought_up(served)
         self._switch(served)
         with _watched(up, plan, self._watch_s):
-            seen = up.executor.run(plan, on_record)
+            if plan.event and not served.virtual:
+                seen = _with_event(served, up, plan, on_record)
+            else:
+                seen = up.executor.run(plan, on_record)
         ended = _ended(up, seen)
         if ended is not None:
             seen = _told(seen, plan, f"{ended} while load was running")
@@ -168,6 +173,16 @@ class VariantExecutor:
         if served.enter is not None:
             served.enter()
             self._switched_to = served.name
+
+
+def _with_event(served: Endpoint, up: Opened, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
+    from pytest_llmbench.harness.sut.event_command import event_command  # few loads have an event
+
+    with event_command(plan, served.now_ns) as event:
+        seen = up.executor.run(plan, on_record)
+    assert event.begun_ns is not None
+    begun = {LoadFact.EVENT_AT_S: (event.begun_ns - seen.started_ns) / 1e9}
+    return replace(seen, facts=seen.facts | Facts.of(Origin.MEASURED, begun))
 
 
 @contextmanager

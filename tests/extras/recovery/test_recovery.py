@@ -14,6 +14,8 @@ from pytest_llmbench.extras.recovery.figures import Recovery, recovery, time_to_
 from pytest_llmbench.extras.recovery.procedure import TEST, Parameters
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.estimate import EstimateKind, Reason
+from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
@@ -165,6 +167,20 @@ def test_a_crash_takes_as_long_as_the_engine_and_another_replica_takes_over(
     assert not [finding.id for finding in result.findings if finding.voids and not finding.ok]
 
 
+def test_the_time_begins_with_the_event_and_without_one_there_is_none() -> None:
+    asked = {"rate": 20, "prompts": 200, "workload": SAME, "window_s": 2.0, "event": "true", "event_at_s": 4}
+    crash = "fast?fault=crash&fault_from=80&fault_count=1&recovery_ms=3000"
+    happened = Facts.of(Origin.MEASURED, {LoadFact.EVENT_AT_S: 3.5})
+    sut = ReplayedSUT(crash, change=lambda seen: replace(seen, facts=seen.facts | happened))
+    result = sut.measure(TEST, **asked)
+    assert [plan.event for plan in sut.plans if plan.phase is Phase.MEASURE] == ["true"]
+    assert not [plan for plan in sut.plans if plan.event and plan.phase is not Phase.MEASURE]
+    assert result.metrics["time_to_recovery"].point == pytest.approx(3.5, abs=1)
+    virtual = ReplayedSUT(crash).measure(TEST, **asked)
+    assert virtual.metrics["time_to_recovery"].point is None
+    assert "no_event" in [note.id for note in virtual.notes]
+
+
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
@@ -177,6 +193,10 @@ def test_a_crash_takes_as_long_as_the_engine_and_another_replica_takes_over(
         ),
         ({"rate": 5, "after": "spike"}, "the stages of arrival are none"),
         ({"arrival": spike(2, 9, before_s=9, for_s=9, after_s=60), "after": "x"}, "are before, spike, after"),
+        (
+            {"arrival": spike(9, 20, before_s=9, for_s=9, after_s=60), "after": "spike", "event": "x"},
+            "give one",
+        ),
         ({"rate": 1}, "window_s=10 has 10 requests at 1 req/s, and holds needs 40"),
         ({"arrival": spike(9, 20, before_s=9, for_s=9, after_s=12)}, "two windows, 20 s, are the least"),
         ({"arrival": spike(9, 20, before_s=9, for_s=9, after_s=60), "prompts": 9}, "leave out their end"),
