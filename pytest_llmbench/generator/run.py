@@ -329,6 +329,12 @@ class LoadGenerator:
         document = self._dialect if isinstance(self._dialect, NonGenerativeDialect) else None
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
+            if planned.media and not self._dialect.media:
+                raise SuiteError(
+                    f"{self._dialect.name} carries no images, sounds or videos",
+                    where=f"request {planned.index}",
+                    remedy="measure over openai-chat, or with a workload of text alone",
+                )
             if planned.reads_answers and self._answers is not None:
                 planned = self._answers.asked(planned)
             self._asks_form |= planned.structured is not None

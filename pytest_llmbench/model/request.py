@@ -17,7 +17,8 @@ from pytest_llmbench.model.answers import ExpectedAnswer
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
 
-if TYPE_CHECKING:  # few loads have messages
+if TYPE_CHECKING:  # few loads have messages or pieces
+    from pytest_llmbench.model.media import Piece
     from pytest_llmbench.model.messages import MessageArray
 
 
@@ -57,6 +58,9 @@ class PlannedRequest:
     the user waits."""
     expected: ExpectedAnswer | None = None
     """The answer that the reply is scored by; None: nobody knows one."""
+    media: tuple[Piece, ...] = ()
+    """Images, sounds and videos beside the text. Their tokens, which every engine counts its own way, are not
+    in ``input_tokens``."""
 
     @property
     def reads_answers(self) -> bool:

@@ -115,6 +115,10 @@ class Dialect(Protocol):
         """Whether requests have messages with roles. If not, messages are rendered as one text."""
 
     @property
+    def media(self) -> bool:
+        """Whether a prompt may have images, sounds and videos beside its text."""
+
+    @property
     def text_replies(self) -> bool:
         """Whether replies have text. If not, they are token ids alone."""
 
@@ -181,6 +185,7 @@ class DialectDefaults:
     least_tokens = 1
     structured_output = False
     message_roles = False
+    media = False
     text_replies = True
     fixed_headers: Mapping[str, str] = MappingProxyType({})
     key_header = ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
 from pytest_llmbench.wire.chunk import CallDelta, Chunk
@@ -14,7 +16,8 @@ from pytest_llmbench.wire.openai_request import encode_body, own_prompt
 from pytest_llmbench.wire.openai_stream import as_count, decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
-if TYPE_CHECKING:  # few loads have messages
+if TYPE_CHECKING:  # few loads have messages or pieces
+    from pytest_llmbench.model.media import Piece
     from pytest_llmbench.model.messages import MessageArray
 
 
@@ -27,12 +30,15 @@ class OpenAIChat(DialectDefaults):
     text_key = "content"
     structured_output = True
     message_roles = True
+    media = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
         if request.messages is not None:
             return encode_body(_conversation(request.messages), request, options)
-        messages = [{"role": "user", "content": own_prompt(request)}]
+        text = own_prompt(request)
+        parts = [{"type": "text", "text": text}, *(_part(piece, request.index) for piece in request.media)]
+        messages = [{"role": "user", "content": parts if request.media else text}]
         return encode_body({"messages": messages, **_asked_form(request)}, request, options)
 
     def decode(self, event: SSEEvent) -> Chunk:
@@ -43,6 +49,23 @@ def _conversation(asked: MessageArray) -> dict[str, Any]:
     """The fields for messages with roles; the model chooses among the tools."""
     tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
     return {"messages": [message.as_chat() for message in asked.messages], **tools}
+
+
+def _part(piece: Piece, index: int) -> dict[str, Any]:
+    """A piece as a part of a message's content: OpenAI's ``image_url`` and ``input_audio``, and vLLM's
+    ``video_url``, each with its bytes inside."""
+    try:
+        data = base64.b64encode(piece.payload()).decode()
+    except OSError as error:
+        raise GeneratorError(
+            f"the {piece.modality} cannot be read: {error}",
+            where=f"request {index}",
+            remedy="correct files of the workload",
+        ) from error
+    if piece.modality == "audio":
+        return {"type": "input_audio", "input_audio": {"data": data, "format": piece.format}}
+    kind = f"{piece.modality}_url"
+    return {"type": kind, kind: {"url": f"data:{piece.modality}/{piece.format};base64,{data}"}}
 
 
 def _asked_form(request: PlannedRequest) -> dict[str, Any]:

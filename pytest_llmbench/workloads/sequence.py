@@ -375,6 +375,11 @@ def _request_json(request: PlannedRequest) -> bytes:
     if request.expected is not None:
         answer = json.dumps([request.expected.answer, request.expected.scorer], separators=(",", ":"))
         told = b"[%b,%b]" % (told[1:-1], answer.encode())
+    if request.media:
+        from pytest_llmbench.model.media import media_json  # few loads have them
+
+        pieces = json.dumps(media_json(request.media), separators=(",", ":")).encode()
+        told = b"[%b,%b]" % (told[1:-1], pieces)
     if request.cut_after_ns is not None:
         told = b"[%b,%d]" % (told[1:-1], request.cut_after_ns)
     return told

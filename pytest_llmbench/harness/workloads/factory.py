@@ -46,6 +46,9 @@ def make_workload(
     cut_share: float | None = None,
     cut_after_s: Seconds | None = None,
     answers: Answers | None = None,
+    images: int | Mapping[str, Any] | None = None,
+    audio: int | Mapping[str, Any] | None = None,
+    videos: Mapping[str, Any] | None = None,
 ) -> Workload:
     """A workload by name, or a custom one; every argument that is given adds to it.
 
@@ -57,6 +60,9 @@ def make_workload(
     - ``prefix_tokens``, ``prefix_fraction``, ``prefixes`` (1): that share begins with one of the prefixes.
     - ``salt``: a different beginning for every request, so that no prefix cache helps.
     - ``cut_share``, ``cut_after_s``: users cut this share of the requests so many seconds after submission.
+    - ``images``, ``audio``, ``videos``: pieces beside each prompt: how many, or a mapping with ``count``,
+      ``width`` and ``height`` (512 pixels), ``seconds`` (5), ``files``, and ``repeated``, the share that
+      comes again and again. All but the last two are numbers or distributions, as lengths.
     - ``answers``: ``"live"``: sessions read what the server answered; ``"live-compared"``: compared too.
 
     A custom workload is called ``name``, if that is a name of its own. Raises SuiteError with all mistakes.
@@ -78,10 +84,26 @@ def make_workload(
         made = mistakes.noting(partial(Salted, made, salt)) or made
     if (cuts := mistakes.noting(partial(cuts_of, cut_share, cut_after_s))) is not None:
         made = mistakes.noting(partial(with_cuts, made, cuts)) or made
+    media = {"image": images, "audio": audio, "video": videos}
+    if any(given is not None for given in media.values()):
+        made = mistakes.noting(partial(_with_media, made, media)) or made
     if answers is not None:
         made = mistakes.noting(partial(with_answers, made, answers)) or made
     mistakes.raise_if_any()
     return workload(made)
+
+
+def _with_media(base: Workload, given: Mapping[Any, Any]) -> Workload:
+    from pytest_llmbench.workloads.media import WithMedia, media_law  # few loads have pieces
+
+    mistakes = _Mistakes()
+    laws = [
+        mistakes.noting(partial(media_law, modality, value))
+        for modality, value in given.items()
+        if value is not None
+    ]
+    mistakes.raise_if_any()
+    return WithMedia(base, tuple(law for law in laws if law is not None))
 
 
 class _Mistakes:

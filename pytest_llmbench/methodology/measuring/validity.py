@@ -256,12 +256,17 @@ def _prompt_lengths(run: Observation) -> Finding | None:
     return Finding.of("prompt_lengths", wrong == 0, wrong, 0, prompts=len(off), most=most)
 
 
+def _has_media(run: Observation) -> bool:
+    stated = run.plan.workload.specification()
+    return any("media" in part for part in (stated, *stated.get("parts", ())))
+
+
 def _length_drift(seen: Sequence[Observation]) -> Finding | None:
     """The finding on the server's count of input tokens, where the workload promises no exact lengths. None
-    where it counts none, and no tokenizer of its own is known."""
+    where it counts none, and no tokenizer of its own is known; and where images or sounds have tokens too."""
     counted = asked = n = 0
     by_file = True
-    for records in (run.records for run in seen if not _promises_lengths(run)):
+    for records in (run.records for run in seen if not (_promises_lengths(run) or _has_media(run))):
         known = records.ok & (records.input_tokens != MISSING) & (records.requested_input_tokens > 0)
         known &= ~np.isin(records.token_source, _OUR_COUNT)
         by_file &= bool((records.token_source[known] == _BY_FILE).all())

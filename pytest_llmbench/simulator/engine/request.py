@@ -63,6 +63,8 @@ class GenerationRequest:
     """Prompt as text (for a chat: each message's); its tokens are counted one by one and added up."""
     token_ids: Sequence[int] | None = None
     """Prompt as token ids, instead of text; None: it is text."""
+    media_ids: Sequence[int] = ()
+    """Ids that stand for the tokens of images and sounds (engine/media.py), behind those of the text."""
     stream: bool = True
     include_usage: bool = True
     max_tokens: int | None

@@ -76,6 +76,8 @@ class InFlight:
     """The answer to a request for structured output, or to a question; None for any other."""
     conduct: Conduct | None = None
     """How the engine deals with it, where that is not the usual way or its words are wanted."""
+    media_tokens: int = 0
+    """Tokens of its images and sounds."""
     schema_check: str | None = None
     answer_check: str | None = None
     finished_ns: int = MISSING
@@ -426,12 +428,16 @@ def _of_reply(
     # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
     return {
         "first_byte_ns": np.where(status != MISSING, headers_ns, MISSING),
-        "input_tokens": np.where(status == 200, _column(flights, "planned.input_tokens"), MISSING),
+        "input_tokens": np.where(status == 200, _prompt_tokens(flights), MISSING),
         "output_tokens": np.where(some | ok, chunks.output_tokens, MISSING),
         "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
         "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
         "token_source": _sources(ok, some),
     }
+
+
+def _prompt_tokens(flights: Sequence[InFlight]) -> IntColumn:
+    return np.asarray(_column(flights, "planned.input_tokens") + _column(flights, "media_tokens"))
 
 
 def _of_documents(flights: Sequence[InFlight], recording: RecordOptions) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from pytest_llmbench.simulator.engine.faults import (
 )
 from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
 from pytest_llmbench.simulator.engine.loop import EngineLoop
+from pytest_llmbench.simulator.engine.media import encoder_ns, ids_of, tokens_of
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -294,7 +295,10 @@ class ReplayRun:
             if flight.received_ns < self._loop.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
             asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
-            ceiling = asked.ceiling(planned.input_tokens, config)
+            if planned.media:
+                flight.media_tokens = tokens_of(planned.media)
+            prompt_tokens = planned.input_tokens + flight.media_tokens
+            ceiling = asked.ceiling(prompt_tokens, config)
             flight.fate = self._faults.next()
             if flight.fate in REFUSALS:
                 raise refusal_of(flight.fate, self._faults.options)
@@ -309,7 +313,7 @@ class ReplayRun:
         if planned.expected is not None and not read:
             flight.answer = self._faults.answer_question(planned.expected.answer, 1 + self._running())
             ceiling = min(ceiling, flight.answer.least_tokens)
-        flight.sequence = self._sequence(planned, ceiling)
+        flight.sequence = self._sequence(planned, prompt_tokens, ceiling)
         if planned.structured is not None:
             flight.answer = self._faults.answer(planned.structured)
         if flight.answer is not None:
@@ -317,11 +321,14 @@ class ReplayRun:
         if flight.conduct is not None and flight.conduct.from_memory:
             self._recall(flight, ceiling)
             return
-        screening = self._guardrails.screen(planned.input_tokens)
-        joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
+        screening = self._guardrails.screen(prompt_tokens)
+        delay_ns = screening.delay_ns
+        if flight.media_tokens:
+            delay_ns += encoder_ns(flight.media_tokens, config)
+        joins_ns = flight.accepted_ns = flight.received_ns + delay_ns
         if screening.refused:
             self._refuse(flight, input_refused(), joins_ns)
-        elif screening.delay_ns == 0:
+        elif delay_ns == 0:
             self._queue(flight)
         else:
             heapq.heappush(self._screened, (joins_ns, self._received, flight))
@@ -336,10 +343,10 @@ class ReplayRun:
             flight.answer_check = flight.planned.expected.check(flight.conduct.text(tokens), cut=True)
         self._end(flight, _OK, int(flight.read_ns[-1]), None, "length")
 
-    def _sequence(self, planned: PlannedRequest, ceiling: int) -> EngineSequence:
+    def _sequence(self, planned: PlannedRequest, prompt_tokens: int, ceiling: int) -> EngineSequence:
         return EngineSequence(
             "",
-            planned.input_tokens,
+            prompt_tokens,
             ceiling,
             ignore_eos=self._ignore_eos,
             generates=self._generates,
@@ -644,6 +651,8 @@ class ReplayRun:
 def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | None:
     """The prompt's token ids that the prefix cache goes by; for text the ids that a real engine would make of
     it."""
+    if planned.media and planned.token_ids is not None and config.prefix_caching:
+        return [*planned.token_ids, *ids_of(planned.media)]
     if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
         return planned.token_ids
     return reference_tokenizer().encode(planned.text)[: planned.input_tokens]

@@ -25,6 +25,7 @@ from pytest_llmbench.simulator.engine.faults import (
     queue_full,
     refusal_of,
 )
+from pytest_llmbench.simulator.engine.media import encoder_ns
 from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer, sum_in
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -132,13 +133,15 @@ class Generation:
             return request.token_ids
         encode = self._tokenizer.encode
         return await _beside(
-            request.texts, lambda: [token for text in request.texts for token in encode(text)]
+            request.texts,
+            lambda: [*(token for text in request.texts for token in encode(text)), *request.media_ids],
         )
 
     async def _count_prompt(self, request: GenerationRequest) -> int:
         if request.token_ids is not None:
             return len(request.token_ids)
-        return await _beside(request.texts, lambda: sum(map(self._tokenizer.count, request.texts)))
+        told = await _beside(request.texts, lambda: sum(map(self._tokenizer.count, request.texts)))
+        return told + len(request.media_ids)
 
     async def answer(self, asked: Asked) -> None:
         """Answer a request with tokens over HTTP. RefusalError if it gets an error status instead."""
@@ -210,7 +213,7 @@ class Generation:
         elif (known := sum_in(request.texts)) is not None:
             answer = self._faults.answer_question(known, in_flight)
             ceiling = min(ceiling, answer.least_tokens)
-        await self._screen(prompt_tokens)
+        await self._screen(prompt_tokens, len(request.media_ids))
         truth = GroundTruth(
             own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate, generates=request.generates
         )
@@ -278,12 +281,14 @@ class Generation:
         reply.stop()
         self._driver.abort(waiting)
 
-    async def _screen(self, prompt_tokens: int) -> None:
-        """Apply the input filter: it takes its time, and refuses some prompts."""
+    async def _screen(self, prompt_tokens: int, media_tokens: int) -> None:
+        """Apply the input filter, which takes its time and refuses some prompts, and the encoder of images
+        and sounds."""
         asked_ns = self._driver.clock()
         screening = self._driver.guardrails.screen(prompt_tokens)
-        if screening.delay_ns:
-            await LoopAlarm().until(asked_ns + screening.delay_ns)
+        delay_ns = screening.delay_ns + encoder_ns(media_tokens, self._config)
+        if delay_ns:
+            await LoopAlarm().until(asked_ns + delay_ns)
         if screening.refused:
             raise input_refused()
 

@@ -12,10 +12,14 @@ from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.structured import StructuredOutput, compact
+from pytest_llmbench.simulator.engine.media import ids_in
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 
 VOCABULARY_SIZE = 100277
 """Number of token ids of cl100k_base, special ones included; the ids of a prompt have to be below it."""
+
+
+_PIECES = frozenset({"image_url", "input_audio", "video_url", "audio_url"})
 
 
 class Endpoint(StrEnum):
@@ -40,6 +44,7 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
         with_tools(texts, tools),
         fields.ceiling(),
         token_ids=token_ids,
+        media_ids=fields.media_ids() if chat else (),
         structured=fields.structured(tools, _json_form(content)) if chat else None,
         include_usage=fields.stream_option("include_usage"),
         continuous_usage=fields.stream_option("continuous_usage_stats"),
@@ -188,6 +193,12 @@ class Fields:
             self._wrong(name, "a list of objects with a role and a text content")
         return tuple(text for parts in texts if parts is not None for text in parts), None
 
+    def media_ids(self) -> Sequence[int]:
+        """Ids that stand for the images and sounds of the messages. Raises RefusalError for others."""
+        messages = self._content.get("messages")
+        listed = messages if isinstance(messages, list) else []
+        return [each for one in listed if isinstance(one, dict) for each in ids_in(one.get("content"))]
+
     def prompt(self) -> tuple[tuple[str, ...], Sequence[int] | None]:
         prompt = self._content.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
@@ -246,6 +257,7 @@ class Fields:
         max_tokens: int | None,
         *,
         token_ids: Sequence[int] | None = None,
+        media_ids: Sequence[int] = (),
         structured: StructuredOutput | None = None,
         thinks: bool = True,
         include_usage: bool = True,
@@ -256,6 +268,7 @@ class Fields:
         request = GenerationRequest(
             texts=texts,
             token_ids=token_ids,
+            media_ids=media_ids,
             stream=self.flag("stream"),
             include_usage=include_usage,
             max_tokens=max_tokens,
@@ -319,6 +332,8 @@ def _content_texts(content: Any) -> list[str] | None:
             texts = _call_texts([{"name": part.get("name"), "arguments": part.get("input")}])
         elif kind == "tool_result":
             texts = _content_texts(part.get("content", ""))
+        elif kind in _PIECES:
+            texts = []  # counted apart
         else:
             text = part.get("text") if isinstance(part, dict) else None
             texts = [text] if isinstance(text, str) else None
