@@ -38,6 +38,8 @@ TOTALS = (
     "queue_wait_count",
     "prefill_s",
     "prefill_count",
+    "decode_s",
+    "decode_count",
     "critical_evictions",
     "kv_transfer_s",
     "kv_transfer_count",

@@ -63,6 +63,7 @@ ENGINES: Mapping[str, Series] = {
         "requests_finished": ("vllm_request_success",),
         **_histogram("queue_wait", "vllm_request_queue_time_seconds"),
         **_histogram("prefill", "vllm_request_prefill_time_seconds"),
+        **_histogram("decode", "vllm_request_decode_time_seconds"),
         **_histogram("kv_transfer", "vllm_nixl_xfer_time_seconds"),
     },
     "SGLang": {

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.harness.comparison.arms import drive_together
 from pytest_llmbench.harness.comparison.replication import paired_runs
+from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST
 from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Comparison
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -44,4 +46,17 @@ def session(slower: float, seed: int, *, runs: int = 3, requests: int = 100) -> 
     return comparisons(*paired_runs(*arms), [limit], paired=True)[0]
 
 
-__all__ = ["ALLOWED", "preset", "session"]
+def arms_of_a_load(
+    baseline: str, candidate: str, *, runs: int = 2, concurrency: int = 8
+) -> tuple[list[Observation], list[Observation]]:
+    """The loads of two arms."""
+    parameters = build(TEST.parameters, {"concurrency": concurrency, "requests": 60, "runs": runs})
+    setting = Setting(workload("synthetic-uniform"), 1, warmup=WarmupPolicy.none())
+    seen = []
+    for scenario in (baseline, candidate):
+        result = drive(TEST.procedure(parameters, setting), ReplayEngine(parse_scenario(scenario)).run)
+        seen.append(list(result.observations))
+    return seen[0], seen[1]
+
+
+__all__ = ["ALLOWED", "arms_of_a_load", "preset", "session"]

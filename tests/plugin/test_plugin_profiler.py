@@ -176,6 +176,28 @@ def test_a_replay_has_nothing_to_profile(measured: Any, suite: Suite) -> None:
     refused.stderr.fnmatch_lines(["*no marked test has this node id*test_suite.py::test_fails"])
 
 
+def test_a_failed_comparison_is_profiled_and_split(suite: Suite) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=20, requests=50)
+        @llmbench.no_regression("tpot.p50", max_slowdown=0.03)
+        def test_gate(): ...
+        """,
+        SMALL_WARMUP,
+    )
+    slower = "replay:fast?decode_us_per_sequence=600"
+    suite.measure(slower, "--llm-baseline-endpoint=replay", "--llm-runs=4", "--llm-profile=failed")
+    (entry,) = suite.report["tests"]
+    assert told(entry) == ["not profiled: a replay runs in virtual time: there is no process to profile"]
+    rows = entry["tables"]["change_split"]["rows"]
+    assert [row[0] for row in rows] == [
+        "Queue", "Prefill", "Decode", "Outside", "End-to-end latency, mean",
+    ]  # fmt: skip
+    assert all("[" in row[3] for row in rows)
+
+
 def test_the_budgets_of_the_session_bound_it_and_the_profiler_is_switched_off(tmp_path: Path) -> None:
     commands = {"start_command": ["true"], "stop_command": ["touch", "stopped"]}
     (note,), _ = profiled("", tmp_path, budget=1, **commands)

@@ -50,6 +50,8 @@ vllm:request_queue_time_seconds_count{engine="0"} 10
 vllm:request_queue_time_seconds_sum{engine="0"} 1.5
 vllm:request_prefill_time_seconds_count{engine="0"} 10
 vllm:request_prefill_time_seconds_sum{engine="0"} 2.5
+vllm:request_decode_time_seconds_count{engine="0"} 10
+vllm:request_decode_time_seconds_sum{engine="0"} 4.5
 process_cpu_seconds_total 3.5
 """
 VLLM_READ = {
@@ -66,6 +68,8 @@ VLLM_READ = {
     "queue_wait_count": 10,
     "prefill_s": 2.5,
     "prefill_count": 10,
+    "decode_s": 4.5,
+    "decode_count": 10,
 }
 SGLANG = """\
 sglang:num_running_reqs{tp_rank="0"} 2

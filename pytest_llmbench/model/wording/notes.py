@@ -248,6 +248,7 @@ _OF_SESSIONS = {
         "A/B: {runs} runs of each arm in randomised pairs, baseline {baseline}[; its records are in "
         "{records}]"
     ),
+    "not_split": Sentence("what the change is made of is not known: {why}"),
     "arms_apart.own_words": Sentence(
         "the arms are one server: each has words of its own, of the same lengths"
     ),
