@@ -114,7 +114,7 @@ class _Search:
         group, share = found.likeliest(self.groups)
         return (
             f"{len(left)} of {len(self.commits) - 1} left, likeliest {short(self.commits[group.stop - 1])} "
-            f"({numbers.percentage(round(share, 3))})"
+            f"({numbers.percentage(share)})"
         )
 
     def result(self, found: Suspects) -> tuple[list[str], int]:
@@ -125,10 +125,10 @@ class _Search:
         cost += f", {lost} could not be measured" if lost else ""
         if found.none >= sure_enough(self.error):
             least = numbers.percentage(self.least)
-            sure = numbers.percentage(round(found.none, 3))
+            sure = numbers.percentage(found.none)
             return [f"no change of {least} or more: {sure} sure, after {cost}"], NOT_FOUND
         group, share = found.likeliest(self.groups)
-        sure = numbers.percentage(round(share, 3))
+        sure = numbers.percentage(share)
         if not self.is_over(found):
             return [f"undecided after {cost}: {self.told(found)}"], NOT_FOUND
         names = [self._named(self.commits[at]) for at in group]
