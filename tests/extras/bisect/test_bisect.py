@@ -28,7 +28,7 @@ from pytest_llmbench import SUT, llmbench
 def llm_sut():
     return SUT("replay:fast?" + Path("engine.txt").read_text().strip())
 
-@llmbench.ttft(p99_ms=60_000, requests=50)
+@llmbench.ttft(p99_ms=60_000, requests=20)
 def test_ttft(): ...
 """
 
@@ -73,8 +73,8 @@ def test_the_planted_commit_is_found_wherever_it_is(culprit: int, last: int) -> 
 
 
 def test_the_promise_is_kept_where_noise_and_change_are_as_large() -> None:
-    right = [bisected(10, 7, 0.05, 0.1, seed)[0].probability.argmax() == 7 for seed in range(40)]
-    assert sum(right) >= 38
+    right = [bisected(10, 7, 0.05, 0.1, seed)[0].probability.argmax() == 7 for seed in range(20)]
+    assert sum(right) >= 19
 
 
 def test_a_range_without_a_change_is_told() -> None:
