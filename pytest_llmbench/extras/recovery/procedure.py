@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from pytest_llmbench.errors import shown
 from pytest_llmbench.extras.recovery.figures import TIME, Recovery, recovery, time_to_recovery
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS
 from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
@@ -40,6 +41,18 @@ _OF_ONE_BEYOND = 2
 _MARKED = ("rate_over_time", TTFT_OVER_TIME, REQUESTS_OVER_TIME)
 
 
+_LONGEST_COMMAND = 10_000
+
+
+def _command(value: object) -> list[str]:
+    """What is wrong with a command: the system takes neither NUL nor half a surrogate pair."""
+    text = value if isinstance(value, str) else ""
+    good = text.strip() and "\0" not in text and text == text.encode(errors="ignore").decode()
+    if good and len(text) <= _LONGEST_COMMAND:
+        return []
+    return [f"must be a command of at most {_LONGEST_COMMAND:,} characters, got {shown(value)}"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameters(job.Parameters):
     """A load that is disturbed, and the time until limits hold again.
@@ -65,7 +78,7 @@ class Parameters(job.Parameters):
         "the first request that breaks the limits.",
     )
     event: str | None = parameter(
-        "text", doc="command that the shell runs while load is running: a restart, a fail-over."
+        _command, doc="command that the shell runs while load is running: a restart, a fail-over."
     )
     event_at_s: float = parameter(
         "positive", 10.0, doc="from the start of the load to ``event``, with which the time then begins."
