@@ -10,14 +10,14 @@ differ by another 1 %, and each becomes 1 % slower or faster from its first run 
 the suites are at least 7 % away, and are left out.
 
 ``saved``: a night is compared with those that were saved before it, and saved, as by ``--llm-compare=nightly
---llm-save=nightly --llm-inconclusive=pass``, with ``--llm-compare-fail`` as given in ``NIGHTLY``. ``pairs``:
-both builds run in each night, in turns, as with ``--llm-baseline-endpoint``. Change points and nights far
-from all others are looked for with ``--level`` only, which takes ten times as long.
+--llm-save=nightly --llm-inconclusive=pass``, with ``--llm-compare-fail`` for throughput and P50 of TTFT.
+``pairs``: both builds run in each night, in turns, as with ``--llm-baseline-endpoint``. Change points and
+nights far from all others are looked for with ``--level`` only, which takes ten times as long.
 
 A row is of a suite, the runs of each of its tests, and the noise. *alarm*: the share of nights of the
 unchanged build that fail, after the first ten. *undecided*: that has a comparison that is not decided.
 *at once*, *in two*: the share of builds 5 % slower that fail in the first of their nights, and in one of the
-first two; one begins in every second night of ``saved``.
+first two; one begins in every second night.
 
 ``--whole``: so many nights of each suite by pytest, and how far the interpolation is off.
 """
@@ -52,17 +52,17 @@ Values = Mapping[str, Sequence[float]]
 """Metric → its values by run."""
 Random = np.random.Generator
 FOLDER = Path(__file__).parents[1] / "example_suites/engines"
-SUITES: Mapping[str, tuple[str, str]] = {
-    "vllm": ("h100-8b", "h100"),
-    "sglang": ("h100-8b", "h100"),
-    "tensorrt_llm": ("h100-8b", "post-merge"),
-    "llama_cpp": ("cpu-laptop", "laptop"),
+SUITES: Mapping[str, tuple[str, str, str]] = {
+    "vllm": ("h100-8b", "h100", "1.5%"),
+    "sglang": ("h100-8b", "h100", "1.5%"),
+    "tensorrt_llm": ("h100-8b", "post-merge", "1.5%"),
+    "llama_cpp": ("cpu-laptop", "laptop", "1%"),
 }
-"""Suite → the preset of the engine, and the place."""
+"""Suite → the preset of the engine, the place, and what nights allow (of few tests less may be asked)."""
 STEP_COSTS = ("step_base_us", "prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token")
 SPEEDS = (-0.25, 0.0, 0.05, 0.3)
 """Logarithms of how much slower the engine is."""
-NIGHTLY = "output_token_throughput:1%,ttft.p50:1%"
+GATED = "output_token_throughput", "ttft.p50"
 RUNS = 5
 """Of a session at one speed. Further runs of a night have their requests again."""
 NOISES: Mapping[float, int] = {0.01: 6, 0.02: 6, 0.05: 20}
@@ -133,7 +133,7 @@ class Item(NamedTuple):
 
 def session(suite: str, folder: Path, slower: float, *options: str) -> dict[str, Any]:
     """The report of a session at this speed."""
-    preset, place = SUITES[suite]
+    preset, place, _ = SUITES[suite]
     costs = "&".join(f"{name}={getattr(PRESETS[preset], name) * math.exp(slower):.9g}" for name in STEP_COSTS)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(FOLDER / suite)]
     given = f"--llm-endpoint=replay:{preset}?{costs}", f"--llm-place={place}", f"--llm-storage={folder}"
@@ -155,7 +155,8 @@ def items_of(suite: str) -> list[Item]:
         folder = Path(name)
         every = [saved(suite, folder, slower, f"speed{at}") for at, slower in enumerate(SPEEDS)]
         usual = SPEEDS.index(0.0)
-        report = session(suite, folder, 0.0, f"--llm-compare=speed{usual}", f"--llm-compare-fail={NIGHTLY}")
+        limits = ",".join(f"{metric}:{SUITES[suite][2]}" for metric in GATED)
+        report = session(suite, folder, 0.0, f"--llm-compare=speed{usual}", f"--llm-compare-fail={limits}")
         found = [_item(entry, [tests[entry["nodeid"]] for tests in every]) for entry in report["tests"]]
         return [item for item in found if item.limits]
 
