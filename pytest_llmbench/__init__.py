@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.workloads.classes import ClassMix, RequestClass
     from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
     from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
-    from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix
+    from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix, zipf
     from pytest_llmbench.workloads.sessions import SessionWorkload
     from pytest_llmbench.workloads.synthetic import SyntheticWorkload
     from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
@@ -142,7 +142,7 @@ _HOMES = {
     "workloads.classes": ("ClassMix", "RequestClass"),
     "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
     "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
-    "workloads.mixture": ("Mixture", "Part", "chat_reasoning_mix"),
+    "workloads.mixture": ("Mixture", "Part", "chat_reasoning_mix", "zipf"),
     "workloads.sessions": ("SessionWorkload",),
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
@@ -239,6 +239,7 @@ __all__ = [
     "ttft",
     "ttft_scheduled",
     "us",
+    "zipf",
 ]
 
 

@@ -50,6 +50,8 @@ class PreparedRequest:
     """The time from submission, in nanoseconds, after which the user cuts the request; None: the user
     waits."""
     expected: ExpectedAnswer | None = None
+    model: str | None = None
+    """The model that the request names; None: the one that is measured."""
 
 
 def kept_prompt(text: str | None) -> bytes | None:

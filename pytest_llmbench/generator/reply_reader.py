@@ -103,7 +103,7 @@ class ReplyReader:
         claims that cannot be true are refused."""
         if (turn := exchange.request.turn) is not None:
             record.session, record.turn, record.session_turns = turn.session, turn.number, turn.turns
-        if record.answered_by == self.model:
+        if record.answered_by == (exchange.request.model or self.model):
             record.answered_by = None
         if not is_modest(record):
             refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
@@ -323,6 +324,7 @@ class LoadGenerator:
             extra_body=self._extra_body,
             prompt_form=self._prompt_form,
         )
+        of_model = cache(lambda model: replace(options, model=model))
         as_ids = self._prompt_form == "token_ids"
         # Each load has sessions of its own, as it has requests of its own: none is known from before.
         id_of, session_id_of = numbered_ids(), numbered_ids()
@@ -344,7 +346,9 @@ class LoadGenerator:
             request_id = id_of(planned.index)
             session_id = None if planned.turn is None else session_id_of(planned.turn.session)
             try:
-                body = self._dialect.encode(request, options)
+                body = self._dialect.encode(
+                    request, options if planned.model is None else of_model(planned.model)
+                )
             except GeneratorError as error:  # of the workload: a process that measures hands it on as it is
                 raise SuiteError(error.what, where=error.where, remedy=error.remedy) from error
             return PreparedRequest(
@@ -363,6 +367,7 @@ class LoadGenerator:
                 results_asked=None if document is None else document.results_asked(body),
                 cut_after_ns=planned.cut_after_ns,
                 expected=planned.expected,
+                model=planned.model,
             )
 
         return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)

@@ -198,6 +198,10 @@ class BenchSession:
         salt = self._salt(nodeid, definition, parameters, opened)
         setting = setting_on(opened, parameters, self.settings, warmup, salt)
         refuse_other_kind(definition, opened.api)
+        if parameters.adapters:
+            from pytest_llmbench.harness.sut.adapters import require_adapters  # few tests have some
+
+            require_adapters(opened, parameters.adapters)
         if missing := definition.needs(parameters, setting):
             listed = "\n".join(f"  - {thing}" for thing in missing)
             raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)

@@ -28,6 +28,7 @@ class LLMBench:
         golden: float | str | Mapping[str, float] | None = None,
         min_of_golden: float | Mapping[str, float] = 0.99,
         workload: str | Workload | Mapping[str, Any] = "arithmetic",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -57,6 +58,8 @@ class LLMBench:
         :param min_of_golden: the least share, as a part of ``golden``.
         :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one
             of ``--llm-workloads`` with a ``scorer``; or give ``dataset``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -93,6 +96,7 @@ class LLMBench:
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -119,6 +123,8 @@ class LLMBench:
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -148,6 +154,7 @@ class LLMBench:
         sessions_per_slot: int | Mapping[str, int] | None = None,
         min_sessions: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -175,6 +182,8 @@ class LLMBench:
             / 10.
         :param min_sessions: of sessions, as ``min_concurrency`` of requests.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -233,6 +242,7 @@ class LLMBench:
         sessions: int | Mapping[str, int] | None = None,
         sessions_per_class: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-skewed",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -263,6 +273,8 @@ class LLMBench:
             500.
         :param workload: ``synthetic-skewed``, a synthetic workload, a ``ClassMix``; or sessions, ``{"chat":
             ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -294,6 +306,7 @@ class LLMBench:
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -331,6 +344,8 @@ class LLMBench:
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -375,6 +390,7 @@ class LLMBench:
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "grid",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -405,6 +421,8 @@ class LLMBench:
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: leave it out: the lengths say all.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -435,6 +453,7 @@ class LLMBench:
         max_input_overhead_ms: float | Mapping[str, float] | None = None,
         max_throughput_loss: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -459,6 +478,8 @@ class LLMBench:
         :param max_input_overhead_ms: TTFT with the input filter less that of the baseline, at P50.
         :param max_throughput_loss: of maximum output throughput, with all guardrails.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -480,6 +501,7 @@ class LLMBench:
         single_stream_margin: float | Mapping[str, float] = 0.2,
         text_margin: float | Mapping[str, float] = 0.2,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -502,6 +524,8 @@ class LLMBench:
             faster.
         :param text_margin: of prompts whose first eight words may be others under load.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -531,6 +555,7 @@ class LLMBench:
         longest_pause_p99_ms: float | Mapping[str, float] | None = None,
         max_tail_ratio: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -554,6 +579,8 @@ class LLMBench:
         :param duration_s: shortest duration of a level. Default by scale: 4 / 30 / 60.
         :param max_tail_ratio: of P99 / P50.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -593,6 +620,7 @@ class LLMBench:
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -625,6 +653,8 @@ class LLMBench:
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -650,6 +680,7 @@ class LLMBench:
         max_slope_us: float | Mapping[str, float] | None = None,
         ttft_p95_ms: Mapping[int, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "long-context",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -673,6 +704,8 @@ class LLMBench:
         :param max_slope_us: of the straight line, in µs per input token.
         :param ttft_p95_ms: limits by length: ``{8192: 1500}``.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -701,6 +734,7 @@ class LLMBench:
         min_turn_hit_rate: Mapping[int | str, float] | None = None,
         min_sessions: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] = "long-context",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -732,6 +766,8 @@ class LLMBench:
             ``{"2+": 0.9}``.
         :param min_sessions: of sessions: the level up to which all have to meet the criteria.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -785,6 +821,7 @@ class LLMBench:
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "profile:EMBED",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -823,6 +860,8 @@ class LLMBench:
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name; of one that asks for
             outputs the inputs alone.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -857,6 +896,7 @@ class LLMBench:
         concurrency: int | Mapping[str, int] | None = None,
         requests: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] | None = None,
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -889,6 +929,8 @@ class LLMBench:
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -929,6 +971,7 @@ class LLMBench:
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "chat-and-reasoning",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -970,6 +1013,8 @@ class LLMBench:
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -1016,6 +1061,7 @@ class LLMBench:
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -1055,6 +1101,8 @@ class LLMBench:
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -1098,6 +1146,7 @@ class LLMBench:
         total_sessions: int | Mapping[str, int] | None = None,
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "session:chat",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -1140,6 +1189,8 @@ class LLMBench:
             not a job that is exact in each run.
         :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
             trace with ``sessions = true`` or an object.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -1176,6 +1227,7 @@ class LLMBench:
         min_constrained_tok_s: float | Mapping[str, float] | None = None,
         min_tokens_per_gpu_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -1207,6 +1259,8 @@ class LLMBench:
         :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
             highest that meets them.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
@@ -1233,6 +1287,7 @@ class LLMBench:
         min_saturation_rate: float | Mapping[str, float] | None = None,
         min_operating_tok_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -1254,6 +1309,8 @@ class LLMBench:
         :param duration_s: of a level, ramp-up included. Default by scale: 4 / 30 / 60.
         :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency that the operating point has to meet.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
@@ -1287,6 +1344,7 @@ class LLMBench:
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
@@ -1319,6 +1377,8 @@ class LLMBench:
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
         :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.

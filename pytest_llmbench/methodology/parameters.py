@@ -86,11 +86,18 @@ class TestParameters:
     """Whether the test sends sessions where its workload has sessions, and requests otherwise."""
     generates: ClassVar[bool] = True
     """Whether the test is about tokens that are generated."""
+    takes_adapters: ClassVar[bool] = True
+    """Whether the test sends the workload as it is, so that its requests may name adapters."""
 
     workload: str | Workload = parameter(
         "workload",
         "synthetic-uniform",
         doc="name of a workload, a workload object, or weights by name.",
+    )
+    adapters: Mapping[str, float] | Sequence[str] | None = parameter(
+        "adapters",
+        doc="LoRA adapters that requests name as their model: shares by name, the rest goes to the base "
+        "model, or a list of names, which take turns; figures are by adapter.",
     )
     seed: int | None = parameter("seed", doc="of requests and arrivals; overrides ``--llm-seed``.")
     runs: int | Literal["auto"] | None = parameter(
@@ -289,7 +296,10 @@ def build(
             mistakes += [wrong for one in values.values() for wrong in keyword_mistakes(cls, {name: one})]
     mistakes = mistakes or keyword_mistakes(cls, raw)
     if not mistakes:
-        built = cls(**{name: _made(name, value) for name, value in raw.items() if value is not None})
+        made = {name: _made(name, value) for name, value in raw.items() if value is not None}
+        mistakes = _adapted(cls, made)
+    if not mistakes:
+        built = cls(**made)
         mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
         mistakes += built.not_without_output()
         mistakes += not_given(test, (*built.slo, *built.advisory))
@@ -297,6 +307,22 @@ def build(
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)
+
+
+def _adapted(cls: type[TestParameters], made: dict[str, Any]) -> list[str]:
+    """Put the workload with adapters in place of the plain one, if there are any; returns the mistakes."""
+    if "adapters" not in made:
+        return []
+    if not cls.takes_adapters:
+        return ["adapters is not for this test, whose prompts belong together: measure it on one model"]
+    from pytest_llmbench.workloads.mixture import of_adapters  # few tests have adapters
+
+    base = made.get("workload", next(each.default for each in fields(cls) if each.name == "workload"))
+    try:
+        made["workload"] = of_adapters(find_workload(base), made["adapters"])
+    except SuiteError as error:
+        return [f"adapters: {error.what}"]
+    return []
 
 
 def keyword_mistakes(cls: type[Any], raw: Mapping[str, Any]) -> list[str]:
@@ -526,6 +552,22 @@ def _workload(value: Any) -> list[str]:
     return []
 
 
+def _adapters(value: Any) -> list[str]:
+    """The complaints about shares by name, or a list of names."""
+    shares = isinstance(value, Mapping)
+    if not value or not (shares or _is_list(value)):
+        return [f"must be {{'sql': 0.6, 'chat': 0.3}} or a list of names, got {shown(value)}"]
+    if wrong := [shown(name) for name in value if not isinstance(name, str) or not name]:
+        return [f"has the name {name}: give the name that the server lists" for name in wrong]
+    if not shares:
+        return [] if len(set(value)) == len(value) else [f"must be different names, got {shown(value)}"]
+    found = [f"of {shown(name)} {wrong}" for name, each in value.items() for wrong in _share(each)]
+    found += [f"of {shown(name)} must be above 0" for name, each in value.items() if not found and not each]
+    if not found and (total := math.fsum(value.values())) > 1 + 1e-9:
+        found = [f"must have shares of 1 together at most, got {total:g}"]
+    return found
+
+
 def _found(wanted: Any) -> Workload | None:
     try:
         return find_workload(wanted)
@@ -599,6 +641,7 @@ _CHECKS: Mapping[str, Check] = {
     "share": _share,
     "share_or_file": _or_text(_share),
     "workload": _workload,
+    "adapters": _adapters,
     "slo": _slo,
     "bucket_limits": _bucket_limits,
     "flag": _flag,

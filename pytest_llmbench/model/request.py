@@ -61,6 +61,8 @@ class PlannedRequest:
     media: tuple[Piece, ...] = ()
     """Images, sounds and videos beside the text. Their tokens, which every engine counts its own way, are not
     in ``input_tokens``."""
+    model: str | None = None
+    """The model, or adapter, that the request names; None: the one that is measured."""
 
     @property
     def reads_answers(self) -> bool:

@@ -132,12 +132,14 @@ def is_name(given: object) -> TypeGuard[str]:
 def choose_model(listed: ModelList, wanted: str | None, *, complete: bool = False) -> str:
     """The model to use: ``wanted``, or the only one there is if none is wanted. Raises SUTError otherwise.
 
-    A list need not hold every model that is served, as behind wildcards and aliases of a gateway: one that is
-    not there is asked for all the same, unless the list is ``complete``.
+    Adapters (LoRA), which are listed with the model that is their parent, are not chosen. A list need not
+    hold every model that is served, as behind wildcards and aliases of a gateway: one that is not there is
+    asked for all the same, unless the list is ``complete``.
     """
     names, where = listed.names, listed.base_url
-    if wanted is None and len(names) == 1:
-        return names[0]
+    own = [str(entry["id"]) for entry in listed.entries if entry.get("parent") not in names]
+    if wanted is None and len(own) == 1:
+        return own[0]
     if not names:
         if wanted is not None:
             return wanted
@@ -145,7 +147,7 @@ def choose_model(listed: ModelList, wanted: str | None, *, complete: bool = Fals
         remedy = "load one, or name it: --llm-model"
         raise NotReadyError("the endpoint lists no model", where=where, remedy=remedy)
     if wanted is None:
-        what = f"the endpoint serves {len(names)} models and none is chosen: {_enumerated(names)}"
+        what = f"the endpoint serves {len(names)} models and none is chosen: {enumerated(names)}"
         raise SUTError(what, where=where, remedy=f"choose one, for example --llm-model={names[0]}")
     if complete and wanted not in names:
         raise unknown_model(wanted, names, where)
@@ -158,12 +160,13 @@ def unknown_model(wanted: str, names: Sequence[str], where: str, said: str = "")
     short = {name.rpartition("/")[2].lower(): name for name in names}
     close = difflib.get_close_matches(wanted.rpartition("/")[2].lower(), short, n=1)
     hint = f"did you mean {short[close[0]]}? " if close else ""
-    listing = f"it serves {_enumerated(names)}" if names else "choose a model that the endpoint has"
+    listing = f"it serves {enumerated(names)}" if names else "choose a model that the endpoint has"
     what = f"the endpoint has no model {wanted!r}" + (f": {said}" if said else "")
     return SUTError(what, where=where, remedy=f"{hint}{listing} (--llm-model)")
 
 
-def _enumerated(names: Sequence[str]) -> str:
+def enumerated(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
     more = len(names) - _LISTED_AT_MOST
     return ", ".join(names[:_LISTED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
 

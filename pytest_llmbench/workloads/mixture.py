@@ -1,12 +1,13 @@
-"""Mixtures: several workloads in one stream, each request, or each session, from one of them by chance."""
+"""Mixtures: several workloads in one stream, each request, or each session, from one of them by chance or in
+turn; and one workload whose requests name several adapters (LoRA), which is a mixture too."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import accumulate, cycle, islice
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError, shown
@@ -34,6 +35,8 @@ class Part:
     name: str
     workload: Workload
     weight: float
+    model: str | None = None
+    """The model, or adapter, that its requests name; None: the one that is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class _OfParts(StreamedWorkload):
 
     name: str
     parts: tuple[Part, ...]
+    in_turn: bool = False
+    """Whether the parts take turns, in their order and whatever their weights, instead of by chance."""
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -51,6 +56,14 @@ class _OfParts(StreamedWorkload):
     @property
     def draws_anew(self) -> bool:
         return all(draws_anew(part.workload) for part in self.parts)
+
+    def _picks(self, seed: int) -> Iterator[int]:
+        """The index of the part that each request or session is from, without end."""
+        return cycle(range(len(self.parts))) if self.in_turn else _picks(self.parts, BulkRandom(seed))
+
+    @property
+    def _pick(self) -> str:
+        return "part in turn" if self.in_turn else "part by one random()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +76,9 @@ class Mixture(_OfParts):
     """
 
     def __post_init__(self) -> None:
-        mistakes = name_mistakes(self.name) + _part_mistakes(self.parts)
+        # One adapter for all requests is a mixture of one part.
+        fewest = 1 if any(part.model for part in self.parts) else 2
+        mistakes = name_mistakes(self.name) + _part_mistakes(self.parts, fewest)
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
 
@@ -75,18 +90,17 @@ class Mixture(_OfParts):
         return lambda generator, request, tokens: known[request.class_label](generator, request, tokens)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        generator = BulkRandom(seed)
         streams = [
             single_requests(p.workload, derived_seed(seed, f"part {k}")) for k, p in enumerate(self.parts)
         ]
-        for index, picked in enumerate(_picks(self.parts, generator)):
+        for index, picked in enumerate(self._picks(seed)):
             request = next(streams[picked], None)
             if request is None:
                 return
             yield _labelled(request, index, self.parts, picked)
 
     def specification(self) -> Mapping[str, Any]:
-        order = ["part by one random()", "next request of that part, from a seed of its own"]
+        order = [self._pick, "next request of that part, from a seed of its own"]
         return _specification(self.parts, order)
 
 
@@ -129,13 +143,13 @@ class SessionMix(_OfParts):
 
     def shapes(self, seed: int) -> Iterator[Session]:
         shapes = [each.shapes(derived_seed(seed, f"part {k}")) for k, each in enumerate(self._of_sessions)]
-        for picked in _picks(self.parts, BulkRandom(seed)):
+        for picked in self._picks(seed):
             session, shared = next(shapes[picked]), self._of_sessions[picked].shared_tokens
             yield replace(session, own_tokens=session.own_tokens + shared)
 
     def drawn(self, seed: int) -> Iterator[str]:
         """The name of the part that each session is from, without end."""
-        return (self.parts[picked].name for picked in _picks(self.parts, BulkRandom(seed)))
+        return (self.parts[picked].name for picked in self._picks(seed))
 
     @property
     def _of_sessions(self) -> list[OfSessions]:
@@ -145,7 +159,7 @@ class SessionMix(_OfParts):
         seeds = (derived_seed(seed, f"part {k}") for k in range(len(self.parts)))
         streams = [stream_of(part.workload, own) for part, own in zip(self.parts, seeds, strict=True)]
         index = 0
-        for number, picked in enumerate(_picks(self.parts, BulkRandom(seed))):
+        for number, picked in enumerate(self._picks(seed)):
             first = next(streams[picked])
             assert first.turn is not None
             for request in (first, *islice(streams[picked], first.turn.turns - 1)):
@@ -155,7 +169,7 @@ class SessionMix(_OfParts):
                 index += 1
 
     def specification(self) -> Mapping[str, Any]:
-        order = ["part by one random()", "next session of that part, from a seed of its own"]
+        order = [self._pick, "next session of that part, from a seed of its own"]
         stated = _specification(self.parts, order)
         sessions = {"parts": [each.get("sessions", {}) for each in stated["parts"]]}
         return stated | {"sessions": sessions, **stated_answers(self.answers)}
@@ -180,6 +194,7 @@ def _labelled(request: PlannedRequest, index: int, parts: tuple[Part, ...], pick
         request,
         index=index,
         class_label=parts[picked].name,
+        model=parts[picked].model or request.model,
         # The prefixes of two parts are different ones, whatever numbers the parts gave them.
         prefix_id=None if prefix is None else prefix * len(parts) + picked,
     )
@@ -209,7 +224,13 @@ def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, A
         "temperature": stated[0]["temperature"],
         "stop": list(stated[0]["stop"]),
         "parts": [
-            {"name": part.name, "workload": part.workload.name, "share": share, **specification}
+            {
+                "name": part.name,
+                "workload": part.workload.name,
+                "share": share,
+                **_model(part),
+                **specification,
+            }
             for part, share, specification in parts
         ],
         "generation": {
@@ -220,6 +241,44 @@ def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, A
         **_profiles(stated),
         **_cuts(parts),
     }
+
+
+def _model(part: Part) -> dict[str, str]:
+    return {} if part.model is None else {"model": part.model}
+
+
+BASE = "base"
+"""Label of the requests that name no adapter."""
+
+
+def zipf(names: Sequence[str], exponent: float = 1.0) -> dict[str, float]:
+    """Shares of adapters by Zipf's law, for ``adapters=``: name k, counted from 1, gets a share in proportion
+    to ``k ** -exponent``; all of them together are 1. SuiteError for no names or an impossible exponent."""
+    if not names or not 0 <= exponent <= LARGEST_EXPONENT:
+        raise SuiteError(
+            f"zipf of {len(names)} names with exponent {shown(exponent)}",
+            where="adapters",
+            remedy=f"give at least one name, and an exponent from 0 (equal shares) to {LARGEST_EXPONENT}",
+        )
+    weights = [number**-exponent for number in range(1, len(names) + 1)]
+    return {name: weight / math.fsum(weights) for name, weight in zip(names, weights, strict=True)}
+
+
+def of_adapters(base: Workload, adapters: Mapping[str, float] | Sequence[str]) -> Mixture | SessionMix:
+    """The workload with an adapter named by each request, or by all turns of a session; labelled by adapter.
+
+    ``adapters``: the share of each, what remains going to the base model, labelled ``base``; or names, which
+    take turns. Each adapter has prompts of its own. Raises SuiteError.
+    """
+    in_turn = not isinstance(adapters, Mapping)
+    shares = adapters if isinstance(adapters, Mapping) else dict.fromkeys(adapters, 1.0)
+    parts = [Part(name, base, share, model=name) for name, share in shares.items()]
+    rest = 0.0 if in_turn else 1.0 - math.fsum(shares.values())
+    if rest > NO_REST:
+        parts.append(Part(BASE, base, rest))
+    kind = SessionMix if isinstance(base, OfSessions) else Mixture
+    count = f"{len(shares)} adapter{'s' * (len(shares) > 1)}"
+    return kind(f"{base.name} on {count}", tuple(parts), in_turn)
 
 
 def chat_reasoning_mix(
@@ -269,6 +328,9 @@ def _cuts(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, Any]:
 
 
 LARGEST_WEIGHT = 1e9
+LARGEST_EXPONENT = 10
+NO_REST = 1e-9
+"""A remaining share that is the rounding of a sum."""
 _RANGE = re.compile(r"\d+(-\d+|\+)")
 _DATASET_KEYS = ("name", "version", "subset", "subset_method", "file_sha256")
 

@@ -22,6 +22,8 @@ SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 ENERGY = ROOT / "docs/how-to/measure-energy.md"
 """The page whose tests need an engine that knows its power."""
+ADAPTERS = ROOT / "docs/how-to/measure-adapters.md"
+"""The page whose tests need an engine with adapters."""
 SEARCHING = {ROOT / "docs/reference/tests.md", ROOT / "docs/how-to/measure-sessions.md"}
 """Pages of searches, which on an engine of a quarter of the speed send a quarter of the requests."""
 WITH: dict[Path, tuple[str, ...]] = {
@@ -60,6 +62,8 @@ def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequ
     endpoint = QUARTER if page in SEARCHING else "replay"
     if page == ENERGY:
         endpoint = "replay:fast?idle_w=70&step_w=300&decode_mj_per_token=50"
+    if page == ADAPTERS:
+        endpoint = "replay:fast?adapters=3&max_adapters=2&adapter_load_ms=40"
     if page == SERVED:
         endpoint = request.getfixturevalue("engine").url
     run_blocks(pytester, EXAMPLES[page], endpoint, *WITH.get(page, ()))

@@ -60,6 +60,8 @@ class Parameters(TestParameters):
     A question whose request fails is not answered rightly.
     """
 
+    takes_adapters = False
+
     workload: str | Workload = parameter(
         "workload",
         ARITHMETIC,

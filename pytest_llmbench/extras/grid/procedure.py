@@ -50,6 +50,8 @@ class Parameters(job.Parameters):
     Limits hold in every cell.
     """
 
+    takes_adapters = False
+
     input_tokens: int | Sequence[int] = parameter("count", 512, doc="length of every prompt, or a list.")
     output_tokens: int | Sequence[int] = parameter("count", 128, doc="length of every reply, or a list.")
     concurrency: int | Sequence[int] = parameter(  # type: ignore[assignment]  # a list before it is spread

@@ -57,6 +57,8 @@ class Parameters(TestParameters):
     Fails on a difference beyond its margin; undecided is inconclusive.
     """
 
+    takes_adapters = False
+
     prompts: int | None = parameter("count", doc="new prompts (64), each asked three times.")
     concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="requests in flight under load.")
     margin: float = parameter(

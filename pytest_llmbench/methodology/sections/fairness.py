@@ -81,6 +81,7 @@ class Parameters(TestParameters):
     """A mix of request classes against each class alone at equal load. With a mix of workloads of sessions,
     classes of sessions."""
 
+    takes_adapters = False
     takes_sessions = True
 
     workload: str | Workload = parameter(

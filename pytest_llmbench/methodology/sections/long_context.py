@@ -95,6 +95,8 @@ _WARMUP_TOKENS = 512
 class Parameters(TestParameters):
     """TTFT against input length: scaling exponent and straight line."""
 
+    takes_adapters = False
+
     workload: str | LongContextWorkload = parameter("workload", LONG_CONTEXT.name)
     lengths: Sequence[int] | None = parameter(
         "counts",

@@ -100,6 +100,7 @@ class Parameters(TestParameters):
     hold at every level beyond 100 %. With a workload of sessions, ever more sessions at once, whose contexts
     wait for their next turn."""
 
+    takes_adapters = False
     takes_sessions = True
 
     workload: str | Workload = parameter("workload", "long-context")

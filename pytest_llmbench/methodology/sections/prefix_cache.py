@@ -105,6 +105,7 @@ class Parameters(LoadParameters):
     Limits are floors on the filled one, shares between 0 and 1.
     """
 
+    takes_adapters = False
     takes_sessions = True
 
     workload: str | Workload = parameter("workload", STAND_IN)

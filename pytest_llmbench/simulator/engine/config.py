@@ -26,6 +26,8 @@ _ZERO_OR_MORE = (
     "output_filter_us",
     "output_filter_us_per_token",
     "media_encoder_us_per_token",
+    "adapter_load_ms",
+    "adapter_us",
 )
 _SHARES = ("overthinking_detected", "input_refusal_share", "output_refusal_share")
 _LEAST = {
@@ -37,6 +39,7 @@ _LEAST = {
     "kv_block_tokens": 1,
     "kv_blocks": 1,
     "output_filter_window_tokens": 1,
+    "adapters": 0,
 }
 _LEAST_OR_NONE = {
     "eos_mean_tokens": 1,
@@ -45,7 +48,9 @@ _LEAST_OR_NONE = {
     "think_mean_tokens": 1,
     "think_budget_tokens": 1,
     "think_hard_cap_tokens": 1,
+    "max_adapters": 1,
 }
+_OF_ADAPTERS = ("max_adapters", "adapter_load_ms", "adapter_us")
 
 
 def impossible_figures(figures: Mapping[str, Any]) -> list[str]:
@@ -129,6 +134,10 @@ def _without_effect(figures: Mapping[str, Any]) -> Iterator[str]:
         for name in ("think_budget_tokens", "think_hard_cap_tokens"):
             if figures[name] is not None:
                 yield f"{name} is {figures[name]}, but the model does not think: think_mean_tokens is none"
+    if not figures["adapters"]:
+        for name in _OF_ADAPTERS:
+            if figures[name]:
+                yield f"{name} is {figures[name]:g}, but the engine has no adapters: adapters is 0"
 
 
 def think_blocks(blocks: int, output_kv_share: float) -> int:
@@ -152,6 +161,7 @@ class EngineConfig:
         step_base_us + prefill_us_per_token · prefill_tokens
                      + decode_us_per_sequence · decode_sequences + kv_us_per_token · kv_tokens
                      + attention_ns_per_pair / 1000 · prefill_pairs + swap_us_per_block · swapped_blocks
+                     + adapter_us · distinct_adapters + 1000 · adapter_load_ms · loaded_adapters
 
     where ``prefill_tokens`` are the prompt tokens processed in this step, ``decode_sequences`` the sequences
     that produce a further token, ``kv_tokens`` the tokens that the sequences of the step already hold in
@@ -258,6 +268,16 @@ class EngineConfig:
     media_encoder_us_per_token: float = 50.0
     """Encoding a token of an image or a sound, before the request joins the queue: some 15 ms for an image of
     512 by 512 pixels. An estimate, of an encoder of 600 million parameters at a tenth of the peak."""
+    adapters: int = 0
+    """LoRA adapters that it serves, as the models ``adapter-1``, ``adapter-2`` and so on."""
+    max_adapters: int | None = None
+    """Adapters in memory at a time, ``--max-loras`` of vLLM; one more takes the place of the one that was
+    unused for longest, or its requests wait. ``None``: all."""
+    adapter_load_ms: float = 0.0
+    """Loading an adapter for the first request that needs it; the step that this request joins takes so much
+    longer."""
+    adapter_us: float = 0.0
+    """Cost of a step for each distinct adapter of its batch."""
 
     def __post_init__(self) -> None:
         mistakes = impossible_figures(asdict(self))
@@ -270,9 +290,16 @@ class EngineConfig:
         return f"sim-{self.name}"
 
     @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """The model names of its adapters."""
+        return tuple(f"adapter-{number}" for number in range(1, self.adapters + 1))
+
+    @property
     def figures_sha256(self) -> str:
         """SHA-256 digest of every figure: two engines that may behave differently never share it."""
         figures = {key: value for key, value in asdict(self).items() if key != "provenance"}
+        if not self.adapters:  # an engine without any is the one that it was before there were adapters
+            figures = {key: each for key, each in figures.items() if key not in ("adapters", *_OF_ADAPTERS)}
         return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
     def step_ns(
@@ -282,6 +309,7 @@ class EngineConfig:
         kv_tokens: int,
         prefill_pairs: int = 0,
         swapped_blocks: int = 0,
+        adapters_us: float = 0.0,
     ) -> int:
         """Duration of a step in nanoseconds, by the formula of the class."""
         microseconds = (
@@ -293,7 +321,7 @@ class EngineConfig:
         if prefill_pairs or swapped_blocks:
             microseconds += self.attention_ns_per_pair * prefill_pairs / 1000.0
             microseconds += self.swap_us_per_block * swapped_blocks
-        return round(microseconds * 1000.0)
+        return round((microseconds + adapters_us) * 1000.0)
 
     def decode_step_us(self, decode_sequences: int) -> float:
         """Duration in microseconds of a step that only decodes, without the cost of its KV tokens."""

@@ -15,6 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
+from pytest_llmbench.simulator.engine.adapters import AdapterMemory
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
 from pytest_llmbench.simulator.engine.kv_cache import KVCache
@@ -55,6 +56,7 @@ class Engine:
         self._law = OutputLengthLaw(config.eos_mean_tokens, config.seed)
         self._thoughts = ThinkLaw(config)
         self._memory = KVCache(config)
+        self._adapters = AdapterMemory(config) if config.adapters else None
         self._waiting = waiting_queue(config.scheduler)
         self._queued = self._waiting.members
         self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
@@ -291,11 +293,12 @@ class Engine:
         ends, answers, grow, note = self._ends, self._answers, self._memory.grow, ends_ns.append
         first = index = self._next_step
         kv_tokens, fixed_us = self._decoding_kv_tokens, self.config.decode_step_us(decoding)
-        per_token_us = self.config.kv_us_per_token
+        per_token_us, adapters_us = self.config.kv_us_per_token, self._adapters_us()
         while now_ns < until_ns and now_ns <= sample_ns:
             if index in answers or index + 1 in answers or not grow(index):
                 break
-            now_ns += round((fixed_us + per_token_us * kv_tokens) * 1000.0)  # step_ns, most of it done before
+            # step_ns, most of it done before
+            now_ns += round((fixed_us + per_token_us * kv_tokens + adapters_us) * 1000.0)
             kv_tokens += decoding
             index += 1
             note(now_ns)
@@ -322,7 +325,9 @@ class Engine:
             kv_tokens += prefix_tokens
             first_tokens, recomputed = self._complete_prompts(index)
             decoded += recomputed
-        duration_ns = self.config.step_ns(prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks)
+        duration_ns = self.config.step_ns(
+            prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks, self._adapters_us()
+        )
         if self._moved_blocks:
             self.totals.swapped_blocks += self._moved_blocks
             self._moved_blocks = 0
@@ -399,6 +404,7 @@ class Engine:
             if sequence.span_start >= 0:
                 sequence.close_span(index)
         self._memory = KVCache(self.config)
+        self._adapters = AdapterMemory(self.config) if self.config.adapters else None
         for table in (self._prefilling, self._decoding, self._ends, self._answers):
             table.clear()
         for place in (self._expected, self._reserved, self._received, self._sending):
@@ -426,16 +432,25 @@ class Engine:
         while self._received and budget > 0 and self.running < places:
             if self._received[0].thinking and self._thinking >= self._most_thinking:
                 break
+            if not self._has_adapter(self._received[0]):
+                break
             resumed.append(self._received.popleft())
             budget -= self._join(resumed[-1], index)
         while budget > 0 and self._queued and self.running < places:
             head = self._waiting.head(self._thinking < self._most_thinking)
-            if head is None or not self._allot(head, budget):
+            if head is None or not self._has_adapter(head) or not self._allot(head, budget):
                 break
             self._waiting.discard(head)
             (resumed if head.preemptions else admitted).append(head)
             budget -= self._join(head, index)
         return admitted, tuple(resumed)
+
+    def _has_adapter(self, sequence: EngineSequence) -> bool:
+        """Whether the adapter of the sequence is in memory, or finds a place there."""
+        return self._adapters is None or self._adapters.fits(sequence.adapter)
+
+    def _adapters_us(self) -> float:
+        return 0.0 if self._adapters is None else self._adapters.step_us()
 
     def _allot(self, sequence: EngineSequence, budget: int) -> bool:
         """Give a waiting sequence its blocks; returns False if there are too few, or the step has no room for
@@ -464,6 +479,8 @@ class Engine:
         sequence.joined = self._joined
         self._joined += 1
         self._thinking += sequence.thinking
+        if self._adapters is not None:
+            self._adapters.join(sequence.adapter)
         if not sequence.swapped:
             self._prefilling.append(sequence)
             return sequence.target_tokens - sequence.prefilled_tokens
@@ -540,6 +557,8 @@ class Engine:
         if sequence not in self._decoding:
             self._prefilling.remove(sequence)
             self._thinking -= sequence.thinking
+            if self._adapters is not None:
+                self._adapters.leave(sequence.adapter)
             return self._memory.free(sequence, self._next_step)
         last_step = sequence.last_step
         assert last_step is not None
@@ -561,6 +580,8 @@ class Engine:
         else:
             held = self._memory.free(sequence, self._next_step)
         self._thinking -= sequence.thinking
+        if self._adapters is not None:
+            self._adapters.leave(sequence.adapter)
         self._decoding_kv_tokens -= sequence.prompt_tokens + sequence.given_tokens(self._next_step)
         sequence.close_span(self._next_step)
         del self._decoding[sequence]

@@ -77,6 +77,8 @@ class GenerationRequest:
     thinks: bool = True
     """Whether the model may reason; False: ``chat_template_kwargs.enable_thinking`` is false, or
     ``reasoning_effort`` is none."""
+    adapter: str = ""
+    """The LoRA adapter that it names as its model; empty: the model itself."""
     structured: StructuredOutput | None = None
     """The form that the reply has to have, where the request settles it: ``tool_choice`` required or the name
     of a tool, or a JSON schema. With ``auto`` the model is free, and answers in words."""

@@ -126,6 +126,8 @@ class EngineSequence:
     decode: EngineSequence | None = None
     """The sequence that another engine is to decode: this one is its prefill, and its blocks are held until
     they have been sent there. None: it decodes itself."""
+    adapter: str = ""
+    """Name of the LoRA adapter that it needs; empty: none."""
     token_ids: Sequence[int] | None = None
     """Token ids of the prompt, or as many of its first ones as may be shared with other prompts."""
     prefix_hashes: tuple[int, ...] | None = None
@@ -192,6 +194,7 @@ class EngineSequence:
             priority=self.priority,
             generates=False,
             decode=self,
+            adapter=self.adapter,
             token_ids=self.token_ids,
             prefix_hashes=self.prefix_hashes,
         )

@@ -294,6 +294,8 @@ class ReplayRun:
         try:
             if flight.received_ns < self._loop.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
+            if planned.model is not None and planned.model not in config.adapter_names:
+                raise RefusalError(404, f"the model {planned.model!r} does not exist", "model")
             asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
             if planned.media:
                 flight.media_tokens = tokens_of(planned.media)
@@ -350,6 +352,7 @@ class ReplayRun:
             ceiling,
             ignore_eos=self._ignore_eos,
             generates=self._generates,
+            adapter=planned.model or "",
             token_ids=_ids_of(planned, self._config),
             prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
         )

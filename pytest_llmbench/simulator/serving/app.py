@@ -30,7 +30,13 @@ from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
 from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
 from pytest_llmbench.simulator.serving.power_page import dcgm_page
 from pytest_llmbench.simulator.serving.profiler import Profiler
-from pytest_llmbench.simulator.serving.request_body import Endpoint, parse_request, parse_tokenize
+from pytest_llmbench.simulator.serving.request_body import (
+    Endpoint,
+    Fields,
+    content_of,
+    parse_request,
+    parse_tokenize,
+)
 
 RECEIVED_NS = "received_ns"
 """Key of the request's ``state`` under which the HTTP protocol leaves the instant of its last read."""
@@ -40,6 +46,10 @@ TOKENIZE = "/tokenize"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"
 """Path that resets the prefix cache, as vLLM's server has it in development mode: 200 without a body, whether
 there is a cache or not."""
+
+LOAD_ADAPTER, UNLOAD_ADAPTER = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+ADAPTER_CALLS = (LOAD_ADAPTER, UNLOAD_ADAPTER)
+"""Paths that load and unload an adapter, as vLLM's server has them; only of an engine with adapters."""
 
 
 class EngineApi(Protocol):
@@ -73,6 +83,8 @@ class EngineApp:
         ]
         self._profiler = Profiler(driver, scenario.faults)
         self._created = int(time.time())
+        self._adapters = dict.fromkeys(self._config.adapter_names)
+        """Adapters that may be asked for; calls add some and take some away."""
         self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
             "/v1/models": self._models,
@@ -102,6 +114,7 @@ class EngineApp:
         page = self._pages.get(path)
         further = [path for api in self._apis for path in api.paths]
         posts = [*Endpoint, *EVENT_PATHS, *further, TOKENIZE, RESET_PREFIX_CACHE, *self._profiler.paths]
+        posts += ADAPTER_CALLS if self._config.adapters else ()
         if path == RESPONSES and method == "GET":
             raise RefusalError(
                 426,
@@ -122,6 +135,8 @@ class EngineApp:
         elif path == RESET_PREFIX_CACHE:
             self._driver.reset_prefix_caches()
             await send_whole(send, 200, b"text/plain", b"", [])
+        elif path in ADAPTER_CALLS:
+            await self._change_adapters(path, receive, send)
         elif path in self._profiler.paths:
             await self._profiler.serve(path, receive, send)
         else:
@@ -138,7 +153,7 @@ class EngineApp:
                 await api.serve(body, received_ns, scope, receive, send)
                 return
         endpoint = Endpoint(scope["path"])
-        request = parse_request(body, endpoint, self._config.model)
+        request = parse_request(body, endpoint, self._config.model, self._adapters)
         await self.generation.answer(Asked(request, endpoint, received_ns, scope, receive, send))
 
     async def _tokenize(self, receive: Receive, send: Send) -> None:
@@ -155,7 +170,27 @@ class EngineApp:
             "owned_by": "pytest-llmbench",
             "max_model_len": self._config.context_limit_tokens,
         }
-        await send_json(send, 200, {"object": "list", "data": [model]})
+        adapters = [{**model, "id": name, "parent": self._config.model} for name in self._adapters]
+        await send_json(send, 200, {"object": "list", "data": [model, *adapters]})
+
+    async def _change_adapters(self, path: str, receive: Receive, send: Send) -> None:
+        """Load an adapter, which takes its time, or unload one. RefusalError: 400 without a name and for one
+        that is there already, 404 for one that is not there."""
+        fields = Fields(content_of(await _body(receive)))
+        name = fields.text("lora_name")
+        fields.require_none_wrong()
+        if not name:
+            raise RefusalError(400, "lora_name has to be the name of an adapter", "lora_name")
+        if path == UNLOAD_ADAPTER:
+            if name not in self._adapters:
+                raise RefusalError(404, f"the adapter {name!r} is not loaded", "lora_name")
+            del self._adapters[name]
+        else:
+            if name in self._adapters or name == self._config.model:
+                raise RefusalError(400, f"the model {name!r} is there already", "lora_name")
+            await asyncio.sleep(self._config.adapter_load_ms / 1000.0)
+            self._adapters[name] = None
+        await send_whole(send, 200, b"text/plain", b"Success", [])
 
     async def _health(self, send: Send) -> None:
         await send_json(send, 200, {"status": "ok"})

@@ -228,6 +228,7 @@ class Generation:
             priority=request.priority,
             thinks=request.thinks,
             generates=request.generates,
+            adapter=request.adapter,
             token_ids=ids,
         )
         return sequence, truth, answer, conduct
@@ -263,7 +264,8 @@ class Generation:
         fate = cast(FaultKind | None, truth.fault)
         send = self._path(asked.send, fate, stack)
         created, first_word = int(time.time()), conduct.first_word
-        text = ReplyText(asked.endpoint, truth.request_id, created, self._config.model, first_word)
+        model = asked.request.adapter or self._config.model
+        text = ReplyText(asked.endpoint, truth.request_id, created, model, first_word)
         texts = self._texts(text, asked.endpoint, conduct)
         free = answer is None and not conduct.canned
         reply = self._reply(asked.request, text, texts, truth, send, stack, free=free)

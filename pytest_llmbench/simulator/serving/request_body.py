@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -29,14 +29,17 @@ class Endpoint(StrEnum):
     COMPLETIONS = "/v1/completions"
 
 
-def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequest:
-    """Parse a request for ``endpoint`` of a server that serves ``model``. Unknown fields are ignored.
+def parse_request(
+    body: bytes, endpoint: Endpoint, model: str, adapters: Collection[str] = ()
+) -> GenerationRequest:
+    """Parse a request for ``endpoint`` of a server that serves ``model``, and ``adapters`` as further models.
+    Unknown fields are ignored.
 
     Raises RefusalError: 400 for what is not JSON or has wrong types or values, all of them named; 404 for
     another model.
     """
     content = content_of(body)
-    fields = Fields(content, model)
+    fields = Fields(content, model, adapters)
     chat = endpoint is Endpoint.CHAT
     texts, token_ids = fields.messages() if chat else fields.prompt()
     tools = fields.tools() if chat else ()
@@ -112,9 +115,11 @@ def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
 class Fields:
     """The members of a request; reading a wrong one notes the mistake and gives a harmless value."""
 
-    def __init__(self, content: dict[str, Any], model: str = "") -> None:
-        """``model``: the one that is served; empty where the members do not name one."""
+    def __init__(self, content: dict[str, Any], model: str = "", adapters: Collection[str] = ()) -> None:
+        """``model``: the one that is served; empty where the members do not name one. ``adapters``: further
+        names that may be asked for."""
         self._content = content
+        self._adapters = adapters
         self._model = model
         self.mistakes: dict[str, str] = {}
         self._asked = self.text("model") if model else None
@@ -278,6 +283,7 @@ class Fields:
             priority=self.whole("priority"),
             thinks=self.thinks() and thinks,
             structured=structured,
+            adapter=self._asked if self._asked is not None and self._asked in self._adapters else "",
         )
         self._check_rest(request)
         return self.right(request)
@@ -285,7 +291,8 @@ class Fields:
     def right(self, request: GenerationRequest) -> GenerationRequest:
         """``request``, if nothing in it is wrong; raises as :meth:`request`."""
         self.require_none_wrong()
-        require_model(self._asked, self._model)
+        if not request.adapter:
+            require_model(self._asked, self._model)
         return request
 
     def _check_rest(self, request: GenerationRequest) -> None:
