@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.harness.settings import VARIANT, Settings
+from pytest_llmbench.harness.settings import BASE_MODEL, VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
@@ -38,7 +38,7 @@ def _systems(settings: Settings) -> Iterator[tuple[SUT, Settings]]:
     """The systems that the options name, each with its settings. A file beside several of them goes by name;
     it is read when its system is opened."""
     for url in settings.urls:
-        if not url.startswith(VARIANT):
+        if url != BASE_MODEL and not url.startswith(VARIANT):
             own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
             yield SUT(url, model=settings.model, api=settings.api), own
 

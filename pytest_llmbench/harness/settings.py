@@ -25,6 +25,8 @@ _LONGEST = 4096
 """The most characters of an option; paths cannot be longer either."""
 VARIANT = "variant:"
 """Prefix by which ``--llm-baseline-endpoint`` names a variant of the SUT."""
+BASE_MODEL = "base-model"
+"""What ``--llm-baseline-endpoint`` calls the same requests to the same system without the adapters."""
 AUTO, BY_SEED = "auto", "seed"
 """What ``--llm-prompts`` says beside a name."""
 _PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)

@@ -74,8 +74,9 @@ OPTIONS = (
     ),
     Option(
         "baseline-endpoint",
-        "a URL, or variant:NAME: every test runs on both in turns, --llm-runs times each (default: 6, and "
-        "always an even number), and is compared with it",
+        "a URL, variant:NAME, or base-model for the same requests without their adapters: every test runs "
+        "on both in turns, --llm-runs times each (default: 6, and always an even number), and is compared "
+        "with it",
         "URL",
     ),
     Option(

@@ -36,7 +36,8 @@ class Part:
     workload: Workload
     weight: float
     model: str | None = None
-    """The model, or adapter, that its requests name; None: the one that is measured."""
+    """The model, or adapter, that its requests name; empty: the one that is measured; None: as they do by
+    themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Mixture(_OfParts):
 
     def __post_init__(self) -> None:
         # One adapter for all requests is a mixture of one part.
-        fewest = 1 if any(part.model for part in self.parts) else 2
+        fewest = 1 if any(part.model is not None for part in self.parts) else 2
         mistakes = name_mistakes(self.name) + _part_mistakes(self.parts, fewest)
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
@@ -189,12 +190,12 @@ def _picks(parts: tuple[Part, ...], generator: BulkRandom) -> Iterator[int]:
 
 
 def _labelled(request: PlannedRequest, index: int, parts: tuple[Part, ...], picked: int) -> PlannedRequest:
-    prefix = request.prefix_id
+    prefix, model = request.prefix_id, parts[picked].model
     return replace(
         request,
         index=index,
         class_label=parts[picked].name,
-        model=parts[picked].model or request.model,
+        model=request.model if model is None else model or None,
         # The prefixes of two parts are different ones, whatever numbers the parts gave them.
         prefix_id=None if prefix is None else prefix * len(parts) + picked,
     )
@@ -270,6 +271,10 @@ def of_adapters(base: Workload, adapters: Mapping[str, float] | Sequence[str]) -
     ``adapters``: the share of each, what remains going to the base model, labelled ``base``; or names, which
     take turns. Each adapter has prompts of its own. Raises SuiteError.
     """
+    if "exact" in base.specification()["input_length"]:
+        raise SuiteError(
+            "prompts of exact lengths cannot name adapters: leave exact = true out of the workload"
+        )
     in_turn = not isinstance(adapters, Mapping)
     shares = adapters if isinstance(adapters, Mapping) else dict.fromkeys(adapters, 1.0)
     parts = [Part(name, base, share, model=name) for name, share in shares.items()]
@@ -279,6 +284,12 @@ def of_adapters(base: Workload, adapters: Mapping[str, float] | Sequence[str]) -
     kind = SessionMix if isinstance(base, OfSessions) else Mixture
     count = f"{len(shares)} adapter{'s' * (len(shares) > 1)}"
     return kind(f"{base.name} on {count}", tuple(parts), in_turn)
+
+
+def on_base_model(mixture: Workload) -> Workload:
+    """The same requests of a mixture, with the same labels, none of which names a model."""
+    assert isinstance(mixture, _OfParts)
+    return replace(mixture, parts=tuple(replace(part, model="") for part in mixture.parts))
 
 
 def chat_reasoning_mix(

@@ -88,6 +88,38 @@ def test_figures_by_adapter_and_one_that_is_not_there(
     outcome.stdout.fnmatch_lines(["*the endpoint has no adapter adapter-7*", "*did you mean adapter-?*"])
 
 
+COSTLY = """
+from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
+
+LOAD = llmbench.job(prompts=40, concurrency=4, workload=SyntheticWorkload("short", Fixed(16), Fixed(11)), {})
+
+@llmbench.no_regression("tpot.mean", max_slowdown=0.201)
+@LOAD
+def test_allowed(llm_result): ...
+
+@llmbench.no_regression("tpot.mean", max_slowdown=0.199)
+@LOAD
+def test_too_much(llm_result): ...
+"""
+
+
+def test_the_cost_against_the_base_model(pytester: pytest.Pytester) -> None:
+    """A step takes 1.0 ms and 0.1 ms for each of the two adapters in turn, of which its batch has both."""
+    suite = Suite(pytester)
+    suite.write(COSTLY.format('adapters=["adapter-1", "adapter-2"]'), SMALL_WARMUP)
+    engine = "adapters=2&adapter_us=100&step_base_us=1000&decode_us_per_sequence=0&kv_us_per_token=0"
+    ran = suite.measure(f"replay:fast?{engine}", "-n0", "--llm-baseline-endpoint=base-model", "--llm-runs=4")
+    ran.assert_outcomes(passed=1, failed=1)
+
+
+def test_no_adapters_have_no_base_model_to_compare_with(pytester: pytest.Pytester) -> None:
+    suite = Suite(pytester)
+    suite.write(COSTLY.format(""), SMALL_WARMUP)
+    outcome = suite.measure("replay", "-n0", "--llm-baseline-endpoint=base-model", "--llm-runs=4")
+    outcome.assert_outcomes(errors=2)
+    outcome.stdout.fnmatch_lines(["*names no adapters, so there is nothing to compare*"])
+
+
 def test_an_api_that_names_no_model(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
     suite = Suite(pytester)
     suite.write(SUITE, SMALL_WARMUP)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_llmbench import Fixed, SessionWorkload, SyntheticWorkload, make_workload, zipf
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, job, ttft
-from pytest_llmbench.workloads.mixture import Mixture, SessionMix, of_adapters
+from pytest_llmbench.workloads.mixture import Mixture, SessionMix, of_adapters, on_base_model
 
 BASE = SyntheticWorkload("short", Fixed(8), Fixed(4))
 
@@ -97,6 +99,20 @@ def test_what_cannot_be_asked_for(given: Any, said: str) -> None:
     with pytest.raises(SuiteError, match="adapters") as error:
         build(job.Parameters, {"workload": BASE, "adapters": given}, test="job")
     assert said in str(error.value)
+
+
+def test_on_the_base_model_the_same_is_asked() -> None:
+    for shares in ({"a": 1.0}, {"a": 0.5}):
+        made = of_adapters(BASE, shares)
+        plain = on_base_model(made)
+        assert [replace(each, model=None) for each in made.requests(20, 7)] == plain.requests(20, 7)
+        assert {each.model for each in plain.requests(20, 7)} == {None}
+
+
+def test_not_of_prompts_of_exact_lengths() -> None:
+    exact = ExactLengths(BASE)
+    with pytest.raises(SuiteError, match="exact lengths cannot name adapters"):
+        build(job.Parameters, {"workload": exact, "adapters": ["a"]}, test="job")
 
 
 def test_not_of_a_test_with_prompts_that_belong_together() -> None:

@@ -15,7 +15,7 @@ from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Co
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, ArmRuns, MeasurementRequest
 from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.setting import setting_on
-from pytest_llmbench.harness.settings import VARIANT, Settings
+from pytest_llmbench.harness.settings import BASE_MODEL, VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.error_budget import Budget
@@ -110,6 +110,17 @@ class ComparisonPlanner:
 
     def _baseline(self, wanted: str, own: Arm, request: MeasurementRequest, warmup: WarmupPolicy) -> Arm:
         path = self._path(request.nodeid, BASELINE)
+        if wanted == BASE_MODEL:
+            from pytest_llmbench.workloads.mixture import on_base_model  # few ask for it
+
+            if not request.parameters.adapters:
+                raise SuiteError(
+                    "the test names no adapters, so there is nothing to compare with the base model",
+                    where=request.definition.title,
+                    remedy="give the marker adapters=, or select the tests that have some (-k)",
+                )
+            setting = replace(own.setting, workload=on_base_model(own.setting.workload))
+            return Arm(BASELINE, own.opened, setting, path=path)
         if wanted.startswith(VARIANT):
             name = wanted.removeprefix(VARIANT)
             facts = own.setting.facts | own.opened.variant(name, "--llm-baseline-endpoint").facts
