@@ -196,7 +196,7 @@ FORM = StructuredOutput("[]", "{}")
 SAID = MessageArray((Message("user", "hello"),))
 FULL = PlannedRequest(
     7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3), FORM, SAID, 10**9,
-    ExpectedAnswer("42", "number"),
+    ExpectedAnswer("42", "number"), "adapter",
 )  # fmt: skip
 
 
