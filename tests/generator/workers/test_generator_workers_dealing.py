@@ -22,6 +22,7 @@ from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.workers.protocol import Requests
 from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
 from pytest_llmbench.model.answers import ExpectedAnswer
+from pytest_llmbench.model.media import Piece
 from pytest_llmbench.model.messages import Message, MessageArray
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import PlannedRequest
@@ -196,7 +197,7 @@ FORM = StructuredOutput("[]", "{}")
 SAID = MessageArray((Message("user", "hello"),))
 FULL = PlannedRequest(
     7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3), FORM, SAID, 10**9,
-    ExpectedAnswer("42", "number"), "adapter",
+    ExpectedAnswer("42", "number"), (Piece("image", 1, 64, 64),), "adapter",
 )  # fmt: skip
 
 
