@@ -379,13 +379,15 @@ def _base64_forms(secret: str) -> set[str]:
 
 
 def without_credentials(url: str) -> str:
-    """``url`` without user name and password, and without the values of query parameters that look secret."""
+    """``url`` without user name and password, and without the values of query parameters that look secret;
+    also one that lacks its scheme."""
     try:
         parts = urlsplit(url)
     except ValueError:  # not a URL; nothing of it can be told apart
         return url
     if not parts.netloc:
-        return url
+        before, at, rest = url.partition("@")
+        return rest if at and "/" not in before and ":" in rest else url
     host = parts.netloc.rpartition("@")[2]
     pairs = [_parameter(pair) for pair in parts.query.split("&")] if parts.query else []
     return urlunsplit((parts.scheme, host, parts.path, "&".join(pairs), parts.fragment))

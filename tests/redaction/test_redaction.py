@@ -101,6 +101,8 @@ def test_no_secret_survives_in_json(secret: str, before: str, after: str) -> Non
         ("https://user:pass@[::1]:8000/v1", "https://[::1]:8000/v1"),
         ("wss://key@host/v1?token=abc&model=m", "wss://host/v1?token=[redacted]&model=m"),
         ("sim:fast", "sim:fast"),
+        ("key@localhost:8000/v1", "localhost:8000/v1"),
+        ("user:key@localhost:8000", "localhost:8000"),
         ("http://[broken/v1", "http://[broken/v1"),
     ],
 )

@@ -21,6 +21,7 @@ from pytest_llmbench.endpoint_urls import (
 )
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import OWN_HEADERS
+from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.registry import transport_for
 from pytest_llmbench.trust import ClientCertificate, client_context
 
@@ -243,4 +244,4 @@ def _header_mistakes(headers: Mapping[str, str], scheme: str, *, http2: bool) ->
 
 def _shown(parts: SplitResult) -> str:
     """The URL without credentials and query."""
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return without_credentials(parts._replace(query="", fragment="").geturl())
