@@ -21,7 +21,6 @@ from pytest_llmbench.endpoint_urls import (
 )
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import OWN_HEADERS
-from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.registry import transport_for
 from pytest_llmbench.trust import ClientCertificate, client_context
 
@@ -244,4 +243,6 @@ def _header_mistakes(headers: Mapping[str, str], scheme: str, *, http2: bool) ->
 
 def _shown(parts: SplitResult) -> str:
     """The URL without credentials and query."""
-    return without_credentials(parts._replace(query="", fragment="").geturl())
+    if not parts.netloc:  # without a scheme
+        parts = parts._replace(path=parts.geturl().rpartition("@")[2], scheme="")
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
