@@ -37,7 +37,7 @@ CHEATS = {
     "smaller model above 4": ("smaller_model_above=4", "text_under_load"),
 }
 HONEST = (
-    "", "prefix_caching=on", "eos_mean_tokens=60", "tokens_per_chunk=4", "draft_tokens=3",
+    "", "prefix_caching=on", "eos_mean_tokens=60", "tokens_per_chunk=4", "speculative_tokens=3",
     "think_mean_tokens=20", "max_num_seqs=4",
 )  # fmt: skip
 PRESETS = ("fast", "h100-8b")

@@ -39,7 +39,7 @@ SERVERS = {
     "cpu-laptop": "cpu-laptop",
     "small batch": "h100-8b?max_num_seqs=16",
     "whole prompts": "h100-8b?chunked_prefill=off&context_limit_tokens=8192",
-    "speculative": "h100-8b?draft_tokens=4&draft_acceptance=0.7",
+    "speculative": "h100-8b?speculative_tokens=4&acceptance=0.7",
     "short of memory": "h100-8b?kv_blocks=1500&context_limit_tokens=8192",
 }
 SHAPES = {"500 at once": (500, 500), "200 / 64": (200, 64), "640 / 64": (640, 64), "512 / 128": (512, 128),

@@ -1206,6 +1206,53 @@ class LLMBench:
         """
 
     @staticmethod
+    def speculative(
+        *,
+        prompts: int | Mapping[str, int] | None = None,
+        concurrency: int | Mapping[str, int] = 8,
+        without: str = "speculation_disabled",
+        min_acceptance_length: float | Mapping[str, float] | None = None,
+        min_acceptance_rate: float | Mapping[str, float] | None = None,
+        min_speedup: float | Mapping[str, float] | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        adapters: Mapping[str, float] | Sequence[str] | None = None,
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
+    ) -> pytest.MarkDecorator:
+        """Speculative Decoding (no test of the draft).
+
+        How many guessed tokens are accepted; with ``min_speedup``, the same requests with speculation off.
+
+        Limits are judged on the whole confidence interval.
+
+        :param prompts: requests of the load. Default by scale: 32 / 128 / 512.
+        :param concurrency: requests in flight.
+        :param without: SUT variant with speculation off, for ``min_speedup``.
+        :param min_acceptance_length: tokens that a step gives to a request.
+        :param min_acceptance_rate: of the guessed tokens.
+        :param min_speedup: TPOT with speculation off / on; the load is sent to both.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
+            base model, or a list of names, which take turns; figures are by adapter.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
     def throughput(
         *,
         load_model: Literal["open", "closed"] | None = None,

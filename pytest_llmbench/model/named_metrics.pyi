@@ -27,6 +27,15 @@ class MetricView:
 
 class NamedMetrics:
     @property
+    def acceptance_at(self) -> ReadEstimate:
+        """Acceptance at a place in the draft."""
+    @property
+    def acceptance_length(self) -> ReadEstimate:
+        """Acceptance length."""
+    @property
+    def acceptance_rate(self) -> ReadEstimate:
+        """Acceptance rate."""
+    @property
     def accuracy(self) -> ReadEstimate:
         """Accuracy."""
     @property
@@ -273,6 +282,9 @@ class NamedMetrics:
     def session_goodput(self) -> ReadEstimate:
         """Session goodput."""
     @property
+    def speedup(self) -> ReadEstimate:
+        """Speedup by speculation."""
+    @property
     def startup_time(self) -> ReadEstimate:
         """Startup."""
     @property
@@ -311,6 +323,9 @@ class NamedMetrics:
     @property
     def tokens_per_dollar(self) -> ReadEstimate:
         """Output tokens per dollar."""
+    @property
+    def tokens_per_event(self) -> ReadEstimate:
+        """Tokens of an event of the stream."""
     @property
     def tokens_per_joule(self) -> ReadEstimate:
         """Output tokens per joule."""

@@ -33,6 +33,7 @@ _NO_PERCENTAGE = frozenset(
         "prefill_linear_fit",
         "job_slowdown",
         "job_llm_slowdown",
+        "speedup",
     }
 )
 _SYMBOLS = {"ratio": "%", "count": "", PLAIN: "", "us/token": "µs/token"}

@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # few loads have any
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-GAUGES = ("running", "waiting", "kv_use")
+GAUGES = ("running", "waiting", "kv_use", "acceptance_length")
 """Names of the gauges: requests in the batch, requests waiting for a place in it, share of the KV cache in
-use (0 to 1)."""
+use (0 to 1), tokens a step and sequence with speculative decoding, where the engine has no counters of it."""
 
 TOTALS = (
     "preemptions",
@@ -43,11 +43,17 @@ TOTALS = (
     "critical_evictions",
     "kv_transfer_s",
     "kv_transfer_count",
+    "drafts",
+    "draft_tokens",
+    "accepted_draft_tokens",
 )
 """Names of the counters, which only grow; their difference over a run is what happened in it."""
 
 THINKING_ENDED = "thinking_ended"
 """A counter with a label, the reason for which thinking ended: ``thinking_ended[budget]``."""
+ACCEPTED_AT = "accepted_draft_tokens_at"
+"""A counter with a label, the place of an accepted token in its draft, from 0:
+``accepted_draft_tokens_at[0]``."""
 
 
 def of_label(name: str, value: str) -> str:
@@ -57,7 +63,7 @@ def of_label(name: str, value: str) -> str:
 
 def is_total(name: str) -> bool:
     """Whether it is the name of a counter, with or without the value of a label."""
-    return name in TOTALS or name.startswith(f"{THINKING_ENDED}[")
+    return name in TOTALS or name.startswith((f"{THINKING_ENDED}[", f"{ACCEPTED_AT}["))
 
 
 @dataclass(frozen=True, slots=True)

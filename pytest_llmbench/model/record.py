@@ -255,6 +255,10 @@ class RequestColumns(Generic[Whole, Instant, Number, Text, Words, PhaseOf, Sourc
     """Last event with reasoning; after ``first_content_ns`` in a reply that reasons between its answers."""
     critical_evictions: Number = _UNKNOWN
     """How often the request lost its place in the batch in its output phase, reported by the server."""
+    draft_tokens: Number = _UNKNOWN
+    """Number of tokens that speculative decoding guessed for it, reported by the server."""
+    accepted_draft_tokens: Number = _UNKNOWN
+    """Number of these that were accepted, reported by the server."""
     cut_after_ns: Number = _UNKNOWN
     """Planned time from submission after which its user cuts it; ``None``: the user waits."""
     reasoning_token_source: SourceOf = _NO_SOURCE

@@ -21,7 +21,7 @@ import numpy as np
 
 from pytest_llmbench.endpoint_urls import http_beside
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.observation import GAUGES, EngineReadings, is_total, of_label
+from pytest_llmbench.model.observation import ACCEPTED_AT, GAUGES, EngineReadings, is_total, of_label
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below
@@ -65,6 +65,9 @@ ENGINES: Mapping[str, Series] = {
         **_histogram("prefill", "vllm_request_prefill_time_seconds"),
         **_histogram("decode", "vllm_request_decode_time_seconds"),
         **_histogram("kv_transfer", "vllm_nixl_xfer_time_seconds"),
+        "drafts": ("vllm_spec_decode_num_drafts",),
+        "draft_tokens": ("vllm_spec_decode_num_draft_tokens",),
+        "accepted_draft_tokens": ("vllm_spec_decode_num_accepted_tokens",),
     },
     "SGLang": {
         "running": ("sglang_num_running_reqs",),
@@ -78,6 +81,8 @@ ENGINES: Mapping[str, Series] = {
         "generated_tokens": ("sglang_generation_tokens",),
         "requests_finished": ("sglang_num_requests",),
         **_histogram("queue_wait", "sglang_queue_time_seconds"),
+        "drafts": ("sglang_spec_verify_calls",),
+        "acceptance_length": ("sglang_spec_accept_length",),
     },
     "TensorRT-LLM": {
         "running": ("trtllm_num_requests_running",),
@@ -108,9 +113,14 @@ _SETTINGS = {"vLLM": {_MAX_NUM_SEQS: ("vllm_scheduler_config_info", "max_num_seq
 """Engine → our name → a series whose value is always 1, and the label with the setting. vLLM itself has no
 such series for its batch; the embedded engine adds one."""
 
+_LABELLED = {"vLLM": {ACCEPTED_AT: ("vllm_spec_decode_num_accepted_tokens_per_pos", "position")}}
+"""Engine → our name → a series, and the label whose values are parts of their own."""
+_MEANS = ("kv_use", "acceptance_length")
+"""Gauges of which the engines of a page have a mean, not a sum."""
+
 _KEYS = {
     name: {key for keys in table.values() for key in keys}
-    | {series for series, _ in _SETTINGS.get(name, {}).values()}
+    | {series for named in (_SETTINGS, _LABELLED) for series, _ in named.get(name, {}).values()}
     for name, table in ENGINES.items()
 }
 _ALL_KEYS = frozenset[str]().union(*_KEYS.values())
@@ -181,7 +191,9 @@ def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str
         key = next((key for key in keys if key in samples), None)
         if key is not None:
             own = _one_per_engine(samples[key])
-            values[name] = math.fsum(own) / len(own) if name == "kv_use" else math.fsum(own)
+            values[name] = math.fsum(own) / len(own) if name in _MEANS else math.fsum(own)
+    for name, (series, label) in _LABELLED.get(engine, {}).items():
+        values |= _by_label(name, label, samples.get(series, ()))
     for name, (series, label) in _SETTINGS.get(engine, {}).items():
         told = [sample.labels[label] for sample in samples.get(series, ()) if label in sample.labels]
         if told:

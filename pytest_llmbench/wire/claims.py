@@ -14,6 +14,8 @@ TIMES_THE_LIMIT = 4
 TEMPLATE_TOKENS = 100_000
 """Most tokens that a server may add before and around the prompt: instructions, tools."""
 MOST_PREEMPTIONS = 1_000_000
+MOST_DRAFTED = 1000
+"""Most tokens that speculative decoding may guess for each token of the reply."""
 CLOCKS_NS = 1_000_000_000
 """Nanoseconds by which a time reported by the server may exceed the duration of the request."""
 
@@ -45,7 +47,7 @@ def refuse_impossible(record: RequestRecord, sent_bytes: int, received_bytes: in
     outputs = max(TIMES_THE_LIMIT * (record.requested_max_tokens or 0), received_bytes)
     inputs = sent_bytes + TEMPLATE_TOKENS
     claims = [*_of_output(record, outputs), *_of_input(record, inputs), *_of_times(record)]
-    claims += _of_preemptions(record, inputs + outputs)
+    claims += [*_of_preemptions(record, inputs + outputs), *_of_drafts(record, outputs)]
     if not claims:
         return
     text = f"the server claims {', '.join(claims)}"
@@ -105,6 +107,15 @@ def _of_preemptions(record: RequestRecord, tokens: int) -> list[str]:
         found.append(f"{short_count(record.preempted_tokens)} tokens lost to preemption")
         record.preempted_tokens = None
     return found
+
+
+def _of_drafts(record: RequestRecord, outputs: int) -> list[str]:
+    """A step gives at least a token, so there are no more drafts than tokens."""
+    drafted, accepted = record.draft_tokens, record.accepted_draft_tokens
+    if (drafted or 0) <= MOST_DRAFTED * outputs and (drafted is None or (accepted or 0) <= drafted):
+        return []
+    record.draft_tokens = record.accepted_draft_tokens = None
+    return [f"{short_count(accepted)} accepted of {short_count(drafted)} guessed tokens"]
 
 
 def short_count(value: int | None) -> str:

@@ -115,6 +115,8 @@ class StreamSummary:
     model_load_ns: int | None = None
     preemptions: int | None = None
     preempted_tokens: int | None = None
+    draft_tokens: int | None = None
+    accepted_draft_tokens: int | None = None
     server_token_ns: Sequence[int] = ()
     thinking_end_ns: int | None = None
     last_reasoning_ns: int | None = None
@@ -343,6 +345,7 @@ def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None
     summary.preemptions, summary.preempted_tokens = figures.preemptions, figures.preempted_tokens
     summary.server_token_ns = figures.server_token_ns
     summary.critical_evictions = figures.critical_evictions
+    summary.draft_tokens, summary.accepted_draft_tokens = figures.draft_tokens, figures.accepted_draft_tokens
     summary.thinking_end_reason = figures.thinking_end_reason
     if summary.cached_tokens is None:  # usage tells it first; older llama.cpp only has it in its timings
         summary.cached_tokens = figures.cached_tokens

@@ -18,6 +18,8 @@ _PREFILL_RATES = (("prompt_tokens", "prompt_tps"),)
 _GENERATION_MS = ("predicted_ms", "generation_time_ms")
 _GENERATION_RATES = (("generation_tokens", "generation_tps"), ("completion_tokens", "decode_throughput"))
 """Names of a number of tokens, and of the tokens per second."""
+_DRAFTED = ("draft_n", "num_draft_tokens", "spec_draft_token_num")
+_ACCEPTED = ("draft_n_accepted", "num_accepted_draft_tokens", "spec_accept_token_num")
 _MOST_FIGURES, _NAME_LIMIT = 64, 80
 """Most figures of a reply that are kept, and most characters of their names."""
 _BEYOND = 2**63
@@ -41,6 +43,8 @@ class ServerFigures:
     """How many input tokens a cache served."""
     server_token_ns: Sequence[int] = ()
     critical_evictions: int | None = None
+    draft_tokens: int | None = None
+    accepted_draft_tokens: int | None = None
     thinking_end_reason: str | None = None
 
 
@@ -56,7 +60,9 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     ``generation_time_ms``, Ollama's ``eval_duration``, or tokens / exo's ``generation_tps`` or SGLang's
     ``decode_throughput``, so that tokens over this time are the rate that the server tells.
     The loading of the model is Ollama's ``load_duration``; its durations are nanoseconds. What a cache served
-    is llama.cpp's ``cache_n``. ``critical_evictions`` and ``think_reason`` are the embedded engine's.
+    is llama.cpp's ``cache_n``. ``critical_evictions`` and ``think_reason`` are the embedded engine's. What
+    speculative decoding guessed and had accepted is llama.cpp's ``draft_n`` and ``draft_n_accepted``, vLLM's
+    ``metrics.speculative_decoding``, or SGLang's ``spec_draft_token_num`` and ``spec_accept_token_num``.
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
@@ -73,6 +79,8 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
         cached_tokens=_count(figures.get("cache_n")),
         server_token_ns=_token_instants(timed),
         critical_evictions=_count(figures.get("critical_evictions")),
+        draft_tokens=_first_count(figures, _DRAFTED),
+        accepted_draft_tokens=_first_count(figures, _ACCEPTED),
         thinking_end_reason=next((r for one in timed if (r := reason_of(one.get("think_reason")))), None),
     )
 
@@ -99,6 +107,8 @@ def reason_of(value: Any) -> str | None:
 
 def _figures(timed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     merged = {name: value for timings in timed for name, value in timings.items()}
+    if isinstance(speculation := merged.get("speculative_decoding"), dict):
+        merged |= speculation
     return {
         shorten(name, _NAME_LIMIT): float(value)
         for name, value in islice(merged.items(), _MOST_FIGURES)
@@ -124,6 +134,10 @@ def _ms(ns: float | None) -> float | None:
 def _count(value: float | None) -> int | None:
     count = as_count(value)
     return count if count is not None and count < _BEYOND else None
+
+
+def _first_count(figures: Mapping[str, float], names: Sequence[str]) -> int | None:
+    return next((_count(figures[name]) for name in names if name in figures), None)
 
 
 def _token_instants(timed: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -114,6 +114,8 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "thinking_end_ns": filled,
         "last_reasoning_ns": filled,
         "critical_evictions": filled,
+        "draft_tokens": filled,
+        "accepted_draft_tokens": filled,
         "reasoning_token_source": np.full(requests, TOKEN_SOURCES.index(TokenSource.NONE), dtype=np.int8),
         "thinking_end_reason": [None] * requests,
         "server_token_offsets": np.zeros(requests + 1, dtype=np.int64),

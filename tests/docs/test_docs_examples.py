@@ -64,6 +64,8 @@ def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequ
         endpoint = "replay:fast?idle_w=70&step_w=300&decode_mj_per_token=50"
     if page == ADAPTERS:
         endpoint = "replay:fast?adapters=3&max_adapters=2&adapter_load_ms=40"
+    if page.stem == "measure-speculation":
+        endpoint = "replay:fast?speculative_tokens=4&acceptance=0.8"
     if page == SERVED:
         endpoint = request.getfixturevalue("engine").url
     run_blocks(pytester, EXAMPLES[page], endpoint, *WITH.get(page, ()))

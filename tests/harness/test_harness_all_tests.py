@@ -40,6 +40,7 @@ JOBS: tuple[tuple[str, Given], ...] = tuple(
         ("grid", {"input_tokens": 300, "output_tokens": 16, "concurrency": 3}),
         ("batch", {"prompts": 12, "runs": 2}),
         ("recovery", {"rate": 20, "prompts": 60, "window_s": 2}),
+        ("speculative", {"prompts": 12}),
     )
     if name in names("tests")
 )

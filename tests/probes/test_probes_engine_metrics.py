@@ -52,6 +52,11 @@ vllm:request_prefill_time_seconds_count{engine="0"} 10
 vllm:request_prefill_time_seconds_sum{engine="0"} 2.5
 vllm:request_decode_time_seconds_count{engine="0"} 10
 vllm:request_decode_time_seconds_sum{engine="0"} 4.5
+vllm:spec_decode_num_drafts_total{engine="0"} 50
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 100
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 60
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 20
 process_cpu_seconds_total 3.5
 """
 VLLM_READ = {
@@ -70,6 +75,11 @@ VLLM_READ = {
     "prefill_count": 10,
     "decode_s": 4.5,
     "decode_count": 10,
+    "drafts": 50,
+    "draft_tokens": 100,
+    "accepted_draft_tokens": 60,
+    "accepted_draft_tokens_at[0]": 40,
+    "accepted_draft_tokens_at[1]": 20,
 }
 SGLANG = """\
 sglang:num_running_reqs{tp_rank="0"} 2
@@ -83,6 +93,8 @@ sglang:cached_tokens_total{cache_source="device"} 100
 sglang:cached_tokens_total{cache_source="host"} 20
 sglang:generation_tokens_total 60
 sglang:num_requests_total 8
+sglang:spec_verify_calls_total 17
+sglang:spec_accept_length{tp_rank="0"} 2.5
 sglang:queue_time_seconds_sum 0.75
 sglang:queue_time_seconds_count 8
 """
@@ -96,6 +108,8 @@ SGLANG_READ = {
     "prompt_tokens": 1000,
     "generated_tokens": 60,
     "requests_finished": 8,
+    "drafts": 17,
+    "acceptance_length": 2.5,
     "queue_wait_s": 0.75,
     "queue_wait_count": 8,
 }

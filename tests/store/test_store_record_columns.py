@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, Workload, Load]] = {
         ClosedLoop(16),
     ),
     "server's clock": ("fast?server_timestamps=true&tokens_per_chunk=4", PLAIN, OpenLoop(40)),
-    "drafts": ("fast?draft_tokens=3", PLAIN, OpenLoop(40)),
+    "drafts": ("fast?speculative_tokens=3", PLAIN, OpenLoop(40)),
     "faults": ("fast?fault=reset,stall,http_error,buffering&fault_rate=0.3", PLAIN, OpenLoop(40)),
     "guardrails": ("fast?input_filter=enabled&input_refusal_share=0.3", PLAIN, OpenLoop(40)),
 }

@@ -100,6 +100,14 @@ def test_times_longer_than_the_request() -> None:
     assert (record.queue_wait_ns, record.prefill_ns, record.preemptions) == (None, 3_000_000, None)
 
 
+@pytest.mark.parametrize(("drafted", "accepted"), [(3, 4), (10**9, 5)])
+def test_drafts_that_cannot_be(drafted: int, accepted: int) -> None:
+    record = _bounded([{"choices": [], "timings": {"draft_n": drafted, "draft_n_accepted": accepted}}])
+    assert record.outcome is Outcome.UNDECODABLE
+    assert f"{accepted} accepted of" in (record.error or "")
+    assert (record.draft_tokens, record.accepted_draft_tokens) == (None, None)
+
+
 def test_a_loading_of_the_model_longer_than_the_request() -> None:
     record = _bounded([{"choices": [], "timings": {"load_duration": 10**18}}])
     assert record.outcome is Outcome.UNDECODABLE

@@ -207,3 +207,36 @@ def test_what_a_cache_served_is_in_the_usage_or_in_llama_cpp_s_timings(
     counted["usage"] |= details
     events = [ROLE, chat({"content": "a"}), chat({}, "stop"), {**NO_CHOICES, **counted, "timings": timings}]
     assert read([(sse(*events, DONE), 1)], "chat").cached_tokens == cached
+
+
+@pytest.mark.parametrize(
+    ("api", "event"),
+    [
+        ("chat", {**NO_CHOICES, **usage(9, 4), "timings": {"draft_n": 12, "draft_n_accepted": 9}}),
+        (
+            "chat",
+            {
+                **NO_CHOICES,
+                **usage(9, 4),
+                "metrics": {
+                    "speculative_decoding": {
+                        "num_spec_steps": 4, "num_draft_tokens": 12, "num_accepted_draft_tokens": 9,
+                        "acceptance_histogram": [1, 0, 0, 3],
+                    }
+                },
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_guessed_and_accepted(api: str, event: dict[str, Any]) -> None:
+    """llama.cpp's names, and vLLM's; a histogram is no figure."""
+    summary = read([(sse(ROLE, chat({"content": "a"}), chat({}, "stop"), event, DONE), 1)], api)
+    assert (summary.draft_tokens, summary.accepted_draft_tokens) == (12, 9)
+    assert set(summary.server_timings.values()) <= {12.0, 9.0, 4.0}
+
+
+def test_what_sglang_guessed_and_had_accepted() -> None:
+    meta = {"completion_tokens": 4, "spec_draft_token_num": 12, "spec_accept_token_num": 9}
+    event = {"text": "a", "index": 0, "meta_info": {**meta, "finish_reason": {"type": "stop"}}}
+    summary = read([(sse(event, DONE), 1)], "sglang-generate")
+    assert (summary.draft_tokens, summary.accepted_draft_tokens) == (12, 9)

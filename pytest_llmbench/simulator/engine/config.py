@@ -20,6 +20,7 @@ _ZERO_OR_MORE = (
     "weights_gib",
     "swap_us_per_block",
     "recovery_ms",
+    "draft_share",
     "think_spread",
     "input_filter_us",
     "input_filter_us_per_token",
@@ -29,11 +30,13 @@ _ZERO_OR_MORE = (
     "adapter_load_ms",
     "adapter_us",
 )
-_SHARES = ("overthinking_detected", "input_refusal_share", "output_refusal_share")
+_SHARES = ("acceptance", "overthinking_detected", "input_refusal_share", "output_refusal_share")
+_OF_SPECULATION = ("speculative_tokens", "acceptance", "draft_share")
 _LEAST = {
     "max_num_seqs": 1,
     "context_limit_tokens": 2,
     "default_max_tokens": 1,
+    "speculative_tokens": 0,
     "seed": 0,
     "accelerator_count": 1,
     "kv_block_tokens": 1,
@@ -167,6 +170,10 @@ class EngineConfig:
     that produce a further token, ``kv_tokens`` the tokens that the sequences of the step already hold in
     the KV cache when it starts, and ``prefill_pairs`` the pairs of a prompt token of this step and a token
     it attends to, itself included: n(n + 1)/2 for a whole prompt of n tokens, in however many chunks.
+
+    With ``speculative_tokens`` k, a step that decodes costs ``draft_share`` · k · step_base_us more, and
+    decode_us_per_sequence k + 1 times. A sequence gets one token and those accepted before the first that is
+    not; a share ``acceptance`` a makes that (1 - a^(k+1)) / (1 - a) on the mean.
     """
 
     name: str
@@ -191,6 +198,12 @@ class EngineConfig:
     """Prompt plus output of one sequence."""
     default_max_tokens: int = 256
     """Output ceiling of a request that sets none."""
+    speculative_tokens: int = 0
+    """Tokens that a draft model guesses ahead in each step, for the model to verify together; 0: off."""
+    acceptance: float = 0.7
+    """Chance of each guessed token to be accepted if the one before it was."""
+    draft_share: float = 0.05
+    """Cost of a pass of the draft model, one for each guessed token, as a share of step_base_us."""
     eos_mean_tokens: float | None = None
     """Mean of the geometric law by which answers end early; ``None``: all run to their ceiling."""
     seed: int = 0
@@ -300,6 +313,8 @@ class EngineConfig:
         figures = {key: value for key, value in asdict(self).items() if key != "provenance"}
         if not self.adapters:  # an engine without any is the one that it was before there were adapters
             figures = {key: each for key, each in figures.items() if key not in ("adapters", *_OF_ADAPTERS)}
+        if not self.speculative_tokens:
+            figures = {key: each for key, each in figures.items() if key not in _OF_SPECULATION}
         return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
     def step_ns(
@@ -315,16 +330,19 @@ class EngineConfig:
         microseconds = (
             self.step_base_us
             + self.prefill_us_per_token * prefill_tokens
-            + self.decode_us_per_sequence * decode_sequences
+            + self.decode_us_per_sequence * (decode_sequences * (1 + self.speculative_tokens))
             + self.kv_us_per_token * kv_tokens
         )
+        if self.speculative_tokens and decode_sequences:
+            microseconds += self.draft_share * self.speculative_tokens * self.step_base_us
         if prefill_pairs or swapped_blocks:
             microseconds += self.attention_ns_per_pair * prefill_pairs / 1000.0
             microseconds += self.swap_us_per_block * swapped_blocks
         return round((microseconds + adapters_us) * 1000.0)
 
     def decode_step_us(self, decode_sequences: int) -> float:
-        """Duration in microseconds of a step that only decodes, without the cost of its KV tokens."""
+        """Duration in microseconds of a step that only decodes, a token each, without the cost of its KV
+        tokens."""
         return self.step_base_us + self.decode_us_per_sequence * decode_sequences
 
 

@@ -27,7 +27,12 @@ from pytest_llmbench.simulator.engine.scheduling import (
     still_thinks,
     waiting_queue,
 )
-from pytest_llmbench.simulator.engine.sequence import EngineSequence, OutputLengthLaw, ThinkLaw
+from pytest_llmbench.simulator.engine.sequence import (
+    DraftLaw,
+    EngineSequence,
+    OutputLengthLaw,
+    ThinkLaw,
+)
 
 
 class QueueFullError(Exception):
@@ -38,10 +43,11 @@ class Engine:
     """The engine with its queue, batch and caches. Deterministic: the same submissions between the same steps
     give the same results.
 
-    A step first gives one token to every sequence that decodes; what is left of ``max_num_batched_tokens``
-    goes to prompts, first to those begun, then to waiting sequences in their order while there are places
-    (``max_num_seqs``) and KV blocks. A prompt that does not fit is prefilled in chunks over several steps,
-    if that is allowed. The step that completes a prompt gives the first token.
+    A step first gives a token to every sequence that decodes (several, with speculative decoding); what is
+    left of ``max_num_batched_tokens`` goes to prompts, first to those begun, then to waiting sequences in
+    their order while there are places (``max_num_seqs``) and KV blocks. A prompt that does not fit is
+    prefilled in chunks over several steps, if that is allowed. The step that completes a prompt gives the
+    first token.
 
     A prompt takes all its blocks when it is admitted; output takes them as it grows. When there are too few
     for a step, sequences give way until there are enough, and nobody is admitted in that step.
@@ -55,6 +61,8 @@ class Engine:
         self.totals = EngineTotals()
         self._law = OutputLengthLaw(config.eos_mean_tokens, config.seed)
         self._thoughts = ThinkLaw(config)
+        self._drafts = DraftLaw(config)
+        self._speculates = config.speculative_tokens > 0
         self._memory = KVCache(config)
         self._adapters = AdapterMemory(config) if config.adapters else None
         self._waiting = waiting_queue(config.scheduler)
@@ -147,6 +155,7 @@ class Engine:
         sequence.thinking = still_thinks(sequence)
         sequence.ticket = self._submitted
         self._submitted += 1
+        self._drafts.draw(sequence)
         self._memory.identify(sequence)
 
     def _draw_lengths(self, sequence: EngineSequence) -> None:
@@ -286,7 +295,7 @@ class Engine:
         end of each to ``ends_ns``; returns the last of them, and the sequences that have finished with it.
         """
         decoding = len(self._decoding)
-        if self._prefilling or not decoding:
+        if self._prefilling or not decoding or self._speculates:
             return now_ns, ()
         if (self._queued or self._received) and decoding < self.config.max_num_seqs:
             return now_ns, ()
@@ -317,7 +326,8 @@ class Engine:
         decoded = list(self._decoding)
         decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
         first_tokens: list[EngineSequence] = []
-        self._decoding_kv_tokens += decoding
+        counts = self._verified(decoded, index) if self._speculates else []
+        self._decoding_kv_tokens += sum(counts) if counts else decoding
         if self._prefilling:
             prefill_tokens, prefix_tokens, pairs = self._prefill(
                 self.config.max_num_batched_tokens - decoding
@@ -325,19 +335,21 @@ class Engine:
             kv_tokens += prefix_tokens
             first_tokens, recomputed = self._complete_prompts(index)
             decoded += recomputed
+            if self._speculates:
+                counts += [1] * len(recomputed)
         duration_ns = self.config.step_ns(
             prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks, self._adapters_us()
         )
         if self._moved_blocks:
             self.totals.swapped_blocks += self._moved_blocks
             self._moved_blocks = 0
-        self.totals.generated_tokens += len(decoded)
+        self.totals.generated_tokens += sum(counts) if counts else len(decoded)
         for sequence in first_tokens:
             self.totals.generated_tokens += sequence.generates
         answering = self._answers.pop(index, [])
         finished = self._end_step(index)
         # By place: by name it takes half as long again.
-        return StepResult(
+        result = StepResult(
             index,
             duration_ns,
             prefill_tokens,
@@ -350,6 +362,15 @@ class Engine:
             (),
             resumed,
         )
+        result.counts = counts
+        return result
+
+    def _verified(self, decoded: Sequence[EngineSequence], index: int) -> list[int]:
+        """Count the drafts of the step; returns the number of tokens that each sequence gets."""
+        self.totals.drafts.update(
+            accepted for sequence in decoded if (accepted := sequence.draft_of(index)) >= 0
+        )
+        return [sequence.given_tokens(index + 1) - sequence.given_tokens(index) for sequence in decoded]
 
     # -- making room -----------------------------------------------------------------------------------
 
@@ -529,9 +550,9 @@ class Engine:
         sequence.begin_span(index)
         self._decoding[sequence] = None
         given = sequence.given_before
-        self._ends.setdefault(index + sequence.output_tokens - given - 1, []).append(sequence)
+        self._ends.setdefault(sequence.step_of(sequence.output_tokens - 1), []).append(sequence)
         if given <= sequence.think_tokens < sequence.output_tokens:
-            self._answers.setdefault(index + sequence.think_tokens - given, []).append(sequence)
+            self._answers.setdefault(sequence.step_of(sequence.think_tokens), []).append(sequence)
         self._memory.begin_decoding(sequence)
 
     def _end_step(self, index: int) -> list[EngineSequence]:
@@ -563,7 +584,7 @@ class Engine:
         last_step = sequence.last_step
         assert last_step is not None
         self._ends[last_step].remove(sequence)
-        answers_at = sequence.span_start + sequence.think_tokens - sequence.given_before
+        answers_at = sequence.step_of(sequence.think_tokens)
         if sequence in self._answers.get(answers_at, ()):
             self._answers[answers_at].remove(sequence)
         return self._leave_decoding(sequence)

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.model.structured import StructuredOutput
@@ -16,6 +17,7 @@ from pytest_llmbench.simulator.engine.request import RefusalError
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.cheats import Conduct, Conducts
     from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
+    from pytest_llmbench.simulator.engine.sequence import EngineSequence
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
@@ -208,7 +210,6 @@ LineEnd = Literal["lf", "crlf", "cr"]
 ReasoningPlace = Literal["reasoning_content", "reasoning", "inline", "inline_split"]
 
 LINE_ENDS: dict[LineEnd, bytes] = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
-_PER_REPLY = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +225,6 @@ class StreamOptions:
     """Every n-th visible token is an empty string, its text coming with the next; 0: none."""
     tokens_per_chunk: int = 1
     """Tokens of each chunk after the first, which goes out at once with one."""
-    draft_tokens: int = 0
-    """Speculative decoding: tokens guessed ahead, sent together as far as accepted; 0: off."""
-    draft_acceptance: float = 0.7
-    """Chance of each guessed token to be accepted if the one before it was."""
     usage: UsagePlace = "asked"
     """Token counts: asked (as stream_options says), separate, finish, every_chunk, empty_delta
     (in a chunk with an empty delta), never."""
@@ -263,35 +260,24 @@ class StreamOptions:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 found.append(f"{name} is {getattr(self, name)}; it has to be {least} or more")
-        if not 0.0 <= self.draft_acceptance <= 1.0:
-            found.append(f"draft_acceptance is {self.draft_acceptance:g}; it has to be from 0 to 1")
         if not (math.isfinite(self.comment_ms) and self.comment_ms >= 0):
             found.append(f"comment_ms is {self.comment_ms:g}; it has to be 0 or more")
-        if self.tokens_per_chunk > 1 and self.draft_tokens > 0:
-            found.append("tokens_per_chunk and draft_tokens both set the size of chunks; choose one")
         if self.events_per_write > 1 and self.writes_per_event > 1:
             found.append("events_per_write and writes_per_event contradict each other; choose one")
         return found
 
-    def chunk_tokens(self, seed: int, reply_number: int) -> Iterator[int]:
-        """Number of tokens in each chunk of one reply; the first is always one.
-
-        With ``draft_tokens`` k and acceptance a: 1 + the guesses accepted before the first that is not, so
-        the mean is (1 - a^(k+1)) / (1 - a).
-        """
+    def chunk_tokens(self, sequence: EngineSequence) -> Iterator[int]:
+        """Number of tokens in each chunk of one reply, for whom it is asked when the chunk begins; the first
+        is always one. With speculative decoding what a step gives goes out together."""
         yield 1
-        draw = random.Random(seed * _PER_REPLY + reply_number)
-        while True:
-            size = self.tokens_per_chunk
-            while size <= self.draft_tokens and draw.random() < self.draft_acceptance:
-                size += 1
-            yield size
+        for step in count(1):
+            made = sequence.made
+            yield self.tokens_per_chunk if made is None else made[step] - made[step - 1]
 
 
 _LEAST = {
     "blank_every": 0,
     "tokens_per_chunk": 1,
-    "draft_tokens": 0,
     "events_per_write": 1,
     "writes_per_event": 1,
     "lead_reasoning_tokens": 0,

@@ -2,13 +2,13 @@
 
 Every decoding sequence takes a further block once in ``block_tokens`` steps, and in which of them is known
 when it begins. So the blocks that a step needs are read from a table of ``block_tokens`` entries, whatever
-the size of the batch.
+the size of the batch. With speculative decoding the table has an entry for each step ahead.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 
 from pytest_llmbench.simulator.engine.config import EngineConfig, think_blocks
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -130,6 +130,10 @@ class PrefixCache:
         self.evictions += count
 
 
+_Due = list[int] | Counter[int]
+_NO_PERIOD = 1 << 62
+
+
 class KVCache:
     """The KV cache as the number of blocks that each sequence holds.
 
@@ -147,8 +151,10 @@ class KVCache:
         self._think_limit = think_blocks(config.kv_blocks, config.output_kv_share)
         self._private = 0
         self._held_by_thinking = 0
-        self._due = [0] * self.block_tokens
-        self._due_thinking = [0] * self.block_tokens
+        speculates = config.speculative_tokens > 0
+        self._period = _NO_PERIOD if speculates else self.block_tokens
+        self._due: _Due = Counter() if speculates else [0] * self.block_tokens
+        self._due_thinking: _Due = Counter() if speculates else [0] * self.block_tokens
 
     @property
     def used(self) -> int:
@@ -174,7 +180,7 @@ class KVCache:
     def grow(self, step: int) -> bool:
         """Take the blocks that decoding needs in this step. Returns False, and takes none, if there are too
         few."""
-        row = step % self.block_tokens
+        row = step % self._period
         if self._plain:
             held = self._private + self._due[row]
             if held > self.blocks:
@@ -193,35 +199,52 @@ class KVCache:
 
     def think_tier_short(self, step: int) -> bool:
         """Whether the tier of the sequences that think is the one with too few blocks for this step."""
-        thinking = self._due_thinking[step % self.block_tokens]
+        thinking = self._due_thinking[step % self._period]
         return self._held_by_thinking + thinking > self._think_limit
 
     def needs_block(self, sequence: EngineSequence, step: int) -> bool:
         """Whether a decoding sequence takes a further block in this step."""
-        return sequence.span_start >= 0 and self._row(sequence) == step % self.block_tokens
+        return sequence.span_start >= 0 and step % self._period in self._rows(sequence)
 
-    def _row(self, sequence: EngineSequence) -> int:
+    def _rows(self, sequence: EngineSequence) -> Iterable[int]:
+        """The entries of the table in which it takes a block each; an entry may come several times."""
+        if sequence.made is not None:
+            return self._steps_with_blocks(sequence)
         # The step with g tokens given before it stores token prompt + g, the first of a block if it is 1 more
         # than a multiple of block_tokens; g = given_before + (step - span_start).
         row = sequence.span_start - sequence.given_before + 1 - sequence.prompt_tokens
-        return row % self.block_tokens
+        return (row % self._period,)
+
+    def _steps_with_blocks(self, sequence: EngineSequence) -> Iterable[int]:
+        first, last = sequence.span_start + 1, sequence.last_step
+        assert last is not None
+        held = self.holding(sequence, first)
+        for step in range(first, last + 1):
+            after = self.holding(sequence, step + 1)
+            yield from (step for _ in range(after - held))
+            held = after
 
     def begin_decoding(self, sequence: EngineSequence) -> None:
         """Let a sequence take its blocks as it grows, from now on. Call it after its span has begun."""
-        due = self._due_thinking if self._tiered and sequence.thinking else self._due
-        due[self._row(sequence)] += 1
+        self._note(sequence, 1, thinking=sequence.thinking)
 
     def stop_growing(self, sequence: EngineSequence) -> None:
         """Let a decoding sequence take no further blocks. Call it before its span is closed."""
-        tier = self._tiered and sequence.thinking
-        (self._due_thinking if tier else self._due)[self._row(sequence)] -= 1
+        self._note(sequence, -1, thinking=sequence.thinking)
+
+    def _note(self, sequence: EngineSequence, blocks: int, *, thinking: bool) -> None:
+        due = self._due_thinking if self._tiered and thinking else self._due
+        for row in self._rows(sequence):
+            due[row] += blocks
+            if isinstance(due, Counter) and not due[row]:
+                del due[row]
 
     def stop_thinking(self, sequence: EngineSequence, next_step: int) -> None:
         """Move the blocks of a decoding sequence to the output tier, as it begins its answer."""
         if self._tiered:
             self._held_by_thinking -= self.holding(sequence, next_step)
-            self._due_thinking[self._row(sequence)] -= 1
-            self._due[self._row(sequence)] += 1
+            self._note(sequence, -1, thinking=True)
+            self._note(sequence, 1, thinking=False)
 
     # -- coming and going ------------------------------------------------------------------------------
 

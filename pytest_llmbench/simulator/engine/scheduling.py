@@ -4,8 +4,9 @@ left, and the result of one step."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from pytest_llmbench.simulator.engine.config import Scheduler, VictimPolicy
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -141,7 +142,7 @@ def waiting_queue(scheduler: Scheduler) -> WaitingQueue:
 class StepResult:
     """What happens in one step. Its tokens exist once ``duration_ns`` has passed, not before.
 
-    ``first_tokens`` and ``decoded`` together are all tokens of the step, at most one of each sequence.
+    ``first_tokens`` and ``decoded`` together are all sequences that get tokens in the step.
     """
 
     index: int
@@ -154,7 +155,7 @@ class StepResult:
     first_tokens: list[EngineSequence]
     """Sequences whose prompt is complete: each gives its first token."""
     decoded: list[EngineSequence]
-    """Sequences that give one further token each."""
+    """Sequences that give one further token each, or as many as ``counts`` says."""
     finished: list[EngineSequence]
     """Sequences that give their last token in this step; ``finish_reason`` says why it was the last."""
     answering: list[EngineSequence]
@@ -167,13 +168,17 @@ class StepResult:
     elsewhere."""
     failed: tuple[EngineSequence, ...] = ()
     """Sequences that failed at the beginning of the step because the engine ran out of memory."""
+    counts: Sequence[int] = ()
+    """Number of tokens of each sequence in ``decoded``; empty without speculative decoding."""
     crashed: bool = False
     """Whether the engine ran out of memory: everything in it has failed, and this "step" is its recovery."""
 
     @property
     def generated(self) -> int:
         """Number of its tokens. A sequence that is prefill alone gives none."""
-        return sum(sequence.generates for sequence in self.first_tokens) + len(self.decoded)
+        return sum(sequence.generates for sequence in self.first_tokens) + (
+            sum(self.counts) if self.counts else len(self.decoded)
+        )
 
 
 @dataclass(slots=True)
@@ -204,6 +209,12 @@ class EngineTotals:
     failed: int = 0
     """Number of sequences that failed because memory ran out."""
     crashes: int = 0
+    drafts: Counter[int] = field(default_factory=Counter)
+    """Number of accepted tokens of a draft → number of such drafts."""
+
+    def accepted_at(self, guessed: int) -> list[int]:
+        """How many tokens of drafts of that length were accepted, by their place in the draft."""
+        return [sum(n for length, n in self.drafts.items() if length > place) for place in range(guessed)]
 
     @classmethod
     def summed(cls, totals: Iterable[EngineTotals]) -> EngineTotals:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
@@ -107,6 +108,40 @@ def _lognormal(quantile: float, mean: float, sigma: float) -> int:
     return max(1, round(mean * math.exp(sigma * standard - sigma * sigma / 2.0)))
 
 
+class DraftLaw:
+    """Draws how many guessed tokens of each draft are accepted, reply by reply, from one seed."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._guessed, self._acceptance, self._seed = (
+            config.speculative_tokens,
+            config.acceptance,
+            config.seed,
+        )
+
+    def draw(self, sequence: EngineSequence) -> None:
+        """Draw what comes of each draft of a sequence whose lengths are known and whose ticket is given.
+
+        The first step has no draft, and no draft reaches beyond the last thought.
+        """
+        if not self._guessed or not sequence.generates:
+            return
+        draw = random.Random(self._seed * _PER_SEQUENCE + sequence.ticket)
+        made, accepted = [1], [_NO_DRAFT]
+        for end in (sequence.think_tokens, sequence.output_tokens):
+            while made[-1] < end:
+                count = 0
+                while count < self._guessed and draw.random() < self._acceptance:
+                    count += 1
+                made.append(min(made[-1] + 1 + count, end))
+                accepted.append(count)
+        sequence.made, sequence.accepted = made, accepted
+
+
+_PER_SEQUENCE = 0x9E3779B97F4A7C15
+_NO_DRAFT = -1
+"""Stands in ``accepted`` for a step without a draft."""
+
+
 @dataclass(slots=True, eq=False)
 class EngineSequence:
     """One request inside the engine. The caller states the first part; the engine fills in the second."""
@@ -145,6 +180,12 @@ class EngineSequence:
     withheld_tokens: int = field(default=0, init=False)
     """Number of its last tokens that the output filter refuses: computed, but never handed out."""
 
+    made: list[int] | None = field(default=None, init=False)
+    """Number of its output tokens after each of its steps, with speculative decoding; None: one a step."""
+    accepted: list[int] = field(default_factory=list, init=False)
+    """Number of guessed tokens that each of its steps accepts, what is beyond its end included; below 0 for a
+    step without a draft."""
+
     prefilled_tokens: int = field(default=0, init=False)
     target_tokens: int = field(default=0, init=False)
     """Number of tokens that prefill has to compute: the prompt, after a preemption also the output so far."""
@@ -153,8 +194,8 @@ class EngineSequence:
     first_step: int | None = field(default=None, init=False)
     """Number of the step that ends with its first token; None: there was none yet."""
     spans: list[range] = field(default_factory=list, init=False)
-    """The steps that ended with one of its tokens, in runs without a gap; put end to end, the j-th number is
-    the step of token j. A run is noted when it is over: by the end of the sequence or by a preemption."""
+    """The steps that ended with its tokens, in runs without a gap; put end to end, the j-th number is the
+    step of token j. A run is noted when it is over: by the end of the sequence or by a preemption."""
     received_blocks: int = field(default=0, init=False)
     """Number of blocks of its prompt that come from the engine which computed them."""
     preemptions: int = field(default=0, init=False)
@@ -171,6 +212,8 @@ class EngineSequence:
     """The number of the sequence in the order of joining the batch; a new one after every preemption."""
     given_before: int = field(default=0, init=False)
     """Number of output tokens given in ``spans``."""
+    steps_before: int = field(default=0, init=False)
+    """Number of steps in ``spans``, counted where ``made`` is known."""
     span_start: int = field(default=-1, init=False)
     """Number of the first step of the current span."""
     shared_blocks: int = field(default=0, init=False)
@@ -207,12 +250,32 @@ class EngineSequence:
             return None
         if self.span_start < 0:
             return self.spans[-1][-1]
-        return self.span_start + self.output_tokens - self.given_before - 1
+        return self.step_of(self.output_tokens - 1)
+
+    def step_of(self, token: int) -> int:
+        """Number of the step of an output token (from 0) that the current span, if nothing ends it, gives."""
+        if self.made is None:
+            return self.span_start + token - self.given_before
+        return self.span_start + bisect_right(self.made, token) - self.steps_before
 
     def given_tokens(self, next_step: int) -> int:
         """Number of output tokens given before step ``next_step``."""
         running = next_step - self.span_start if self.span_start >= 0 else 0
-        return self.given_before + running
+        if self.made is None:
+            return self.given_before + running
+        steps = self.steps_before + running
+        return self.made[steps - 1] if steps else 0
+
+    def drafts(self, steps: int, guessed: int) -> tuple[int, int]:
+        """Number of tokens guessed for it in its first ``steps`` steps, so many a draft, and of those that
+        it was given."""
+        verified = [step for step, count in enumerate(self.accepted[:steps]) if count >= 0]
+        made = self.made or []
+        return guessed * len(verified), sum(made[step] - made[step - 1] - 1 for step in verified)
+
+    def draft_of(self, step: int) -> int:
+        """Number of guessed tokens that a step of the current span accepts; below 0: it has no draft."""
+        return self.accepted[self.steps_before + step - self.span_start]
 
     def stored_tokens(self, next_step: int) -> int:
         """Number of tokens of the sequence in the KV cache before step ``next_step``, if it is in the
@@ -222,14 +285,34 @@ class EngineSequence:
         return self.prompt_tokens + self.given_tokens(next_step) - 1
 
     def begin_span(self, step: int) -> None:
-        """Begin a span: from ``step`` on, every step ends with one of the sequence's tokens."""
+        """Begin a span: from ``step`` on, every step ends with tokens of the sequence. One that resumes has
+        no draft at first."""
         self.span_start = step
         if self.first_step is None:
             self.first_step = step
+        elif self.made is not None:
+            steps = self.steps_before
+            if self.made[steps] > self.given_before + 1:
+                self.made.insert(steps, self.given_before + 1)
+                self.accepted.insert(steps, _NO_DRAFT)
+            self.accepted[steps] = _NO_DRAFT
 
     def close_span(self, next_step: int) -> None:
         """Close the span: the step before ``next_step`` was its last."""
         if next_step > self.span_start:
-            self.spans.append(range(self.span_start, next_step))
-            self.given_before += next_step - self.span_start
+            given = self.given_tokens(next_step)
+            self.spans += self._steps_of_tokens(next_step)
+            self.steps_before += next_step - self.span_start
+            self.given_before = given
         self.span_start = -1
+
+    def _steps_of_tokens(self, next_step: int) -> Iterator[range]:
+        if self.made is None:
+            yield range(self.span_start, next_step)
+            return
+        given = self.given_before
+        for step in range(self.span_start, next_step):
+            after = self.given_tokens(step + 1)
+            for _ in range(after - given):
+                yield range(step, step + 1)
+            given = after

@@ -26,7 +26,13 @@ from pytest_llmbench.model.fact_keys import (
     WireFact,
 )
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
+from pytest_llmbench.model.observation import (
+    ACCEPTED_AT,
+    INTERRUPTED_BY_CTRL_C,
+    Observation,
+    SelfCheck,
+    of_label,
+)
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
@@ -58,7 +64,7 @@ _SOURCE = "replay in virtual time"
 _SHOWN = {*REFUSALS, *STRIKES, *DELAYS}
 
 _TIMELESS = {
-    "tokens_per_chunk", "draft_tokens", "draft_acceptance", "done_marker", "line_end",
+    "tokens_per_chunk", "done_marker", "line_end",
     "writes_per_event", "reasoning_place", "token_times", "server_timings",
     "server_timestamps", "trace",
 }  # fmt: skip
@@ -169,15 +175,20 @@ class ReplayTotals:
         self._seconds[name] += float(known.sum()) / 1e9
         self._counts[name] += len(known)
 
-    def read(self, engine: EngineTotals, *, phases: bool, transfers: bool) -> dict[str, float]:
+    def read(self, engine: EngineTotals, *, phases: bool, transfers: bool, guessed: int) -> dict[str, float]:
         """The current value of each counter. ``phases``: the scheduler tells thoughts from answers.
-        ``transfers``: prefill and decode are apart."""
+        ``transfers``: prefill and decode are apart. ``guessed``: the length of a draft; 0: there are none."""
         further = {"critical_evictions": float(engine.critical_evictions)} if phases else {}
         if transfers:
             further |= {
                 "kv_transfer_s": engine.transfer_ns / 1e9,
                 "kv_transfer_count": float(engine.transfers),
             }
+        if guessed:
+            accepted, drafts = engine.accepted_at(guessed), engine.drafts.total()
+            further |= {"drafts": float(drafts), "draft_tokens": float(drafts * guessed)}
+            further |= {"accepted_draft_tokens": float(sum(accepted))}
+            further |= {of_label(ACCEPTED_AT, str(n)): float(own) for n, own in enumerate(accepted)}
         return further | {
             "preemptions": float(engine.preemptions),
             "prefix_queries_tokens": float(engine.prefix_query_tokens),
@@ -375,7 +386,8 @@ class ReplayEngine:
     def _read_totals(self) -> dict[str, float]:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)
         phases, transfers = self.config.scheduler == "phase", self.scenario.deployment.disaggregated
-        return self._totals.read(whole, phases=phases, transfers=transfers)
+        guessed = self.config.speculative_tokens
+        return self._totals.read(whole, phases=phases, transfers=transfers, guessed=guessed)
 
     def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> ReplayLog:
         self._plans += 1
@@ -385,8 +397,8 @@ class ReplayEngine:
             plan.phase,
             name,
             stream,
-            figures.seed,
             figures.prefix_caching,
+            guessed=figures.speculative_tokens,
             phases=figures.scheduler == "phase",
             generates=self.generates,
         )

@@ -63,8 +63,6 @@ class InFlight:
     elsewhere."""
     replica: int = 0
     """Number of the engine that accepted it."""
-    reply_number: int = 0
-    """Number of the reply among those of this engine."""
     fate: FaultKind | None = None
     """The fault that happens to it; None: none."""
     outcome: Outcome = Outcome.CANCELLED
@@ -160,8 +158,8 @@ class Steps:
     """Nanoseconds from the making of a token until the client reads it."""
 
 
-def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
-    """The chunks of all flights that were read. ``seed`` is that of speculative decoding."""
+def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions) -> Chunks:
+    """The chunks of all flights that were read."""
     made_in, offsets = _token_steps(flights, steps.firsts)
     stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
     server_ns = stamps_ns - steps.to_client_ns if stream.server_timestamps else np.empty(0, dtype=np.int64)
@@ -173,10 +171,11 @@ def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions, 
         lengths = np.diff(offsets)
     thinks = [0 if own is None else own.think_tokens for own in _values(flights, "sequence")]
     think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
-    if stream.tokens_per_chunk == 1 and stream.draft_tokens == 0:
+    drafted = any(own is not None and own.made is not None for own in _values(flights, "sequence"))
+    if stream.tokens_per_chunk == 1 and not drafted:
         ones = np.broadcast_to(np.int64(1), len(stamps_ns))  # takes no memory, however many tokens
         return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens, server_ns)
-    closes = _closes(flights, lengths, think_tokens, stream, seed)
+    closes = _closes(lengths, think_tokens, _drafted(flights, lengths) if drafted else stream)
     ends = np.flatnonzero(closes)
     closed_before = offsets_of(closes)
     chunk_offsets = closed_before[offsets]
@@ -224,19 +223,18 @@ def _token_steps(flights: Sequence[InFlight], firsts: Sequence[int]) -> tuple[In
     return steps, np.concatenate(([0], np.concatenate(([0], ends))[rows_before]))
 
 
-def _closes(
-    flights: Sequence[InFlight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
-) -> BoolColumn:
+def _closes(lengths: IntColumn, think_tokens: IntColumn, by: StreamOptions | BoolColumn) -> BoolColumn:
     """For each token, whether it is the last of its chunk.
 
-    The first token goes out at once; so do the last of the thoughts and the last of all.
+    The first token goes out at once; so do the last of the thoughts and the last of all. ``by``: what decides
+    on the others, a size or :func:`_drafted`.
     """
     begins = np.cumsum(lengths) - lengths
     place = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(begins, lengths)
-    if stream.draft_tokens > 0:
-        closes = _drafted(flights, lengths, think_tokens, stream, seed)
+    if not isinstance(by, StreamOptions):
+        closes = by
     else:
-        size = stream.tokens_per_chunk
+        size = by.tokens_per_chunk
         thinks = np.repeat(think_tokens, lengths)
         after_thoughts = (thinks > 0) & (place >= thinks)
         closes = np.where(after_thoughts, (place - thinks) % size == size - 1, place % size == 0)
@@ -245,22 +243,13 @@ def _closes(
     return closes
 
 
-def _drafted(
-    flights: Sequence[InFlight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
-) -> BoolColumn:
-    """:func:`_closes` with speculative decoding: the sizes are drawn reply by reply, as in the served
-    engine."""
-    parts: list[npt.NDArray[np.bool_]] = []
-    for flight, length, thinks in zip(flights, lengths.tolist(), think_tokens.tolist(), strict=True):
-        closes = np.zeros(length, dtype=bool)
-        end = -1
-        for size in stream.chunk_tokens(seed, flight.reply_number):
-            end = min(end + size, thinks - 1) if end < thinks - 1 else end + size
-            if end >= length:
-                break
-            closes[end] = True
-        parts.append(closes)
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
+def _drafted(flights: Sequence[InFlight], lengths: IntColumn) -> BoolColumn:
+    """For each token, whether it is the last of its step, with speculative decoding."""
+    parts = []
+    for flight, length in zip(flights, lengths.tolist(), strict=True):
+        made = None if flight.sequence is None else flight.sequence.made
+        parts.append(np.isin(np.arange(1, length + 1), made or (), assume_unique=True))
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +260,9 @@ class RecordOptions:
     name: str
     """Prefix of the request ids."""
     stream: StreamOptions
-    seed: int
     prefix_caching: bool
+    guessed: int = 0
+    """Length of the drafts of speculative decoding; 0: there are none."""
     phases: bool = False
     """Whether the scheduler tells thoughts from answers, and counts the evictions of those that answer."""
     generates: bool = True
@@ -283,7 +273,7 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     """The records of a plan as columns, in order of submission. A chunk has the timestamp of its last
     token."""
     flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
-    chunks = chunks_of(flights, steps, recording.stream, recording.seed)
+    chunks = chunks_of(flights, steps, recording.stream)
     submitted_ns, index = _column(flights, "submitted_ns"), _column(flights, "planned.index")
     columns: dict[str, Any] = {
         "index": index,
@@ -309,7 +299,7 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     }
     columns |= _of_ends(flights)
     columns |= _of_sessions(flights)
-    columns |= _of_engine(flights, steps)
+    columns |= _of_engine(flights, steps, recording)
     if not recording.generates:
         return Records.filled(len(flights), columns | _of_documents(flights, recording))
     columns |= _of_thinking(flights, chunks, recording) | _of_chunks(chunks)
@@ -389,7 +379,7 @@ def _of_thinking(flights: Sequence[InFlight], chunks: Chunks, recording: RecordO
     }
 
 
-def _of_engine(flights: Sequence[InFlight], steps: Steps) -> dict[str, Any]:
+def _of_engine(flights: Sequence[InFlight], steps: Steps, recording: RecordOptions) -> dict[str, Any]:
     """The columns of what the engine notes about each request that it accepted, however that ended."""
     admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
     first_step = np.array([_first_place(flight, steps) for flight in flights], dtype=np.int64)
@@ -405,7 +395,18 @@ def _of_engine(flights: Sequence[InFlight], steps: Steps) -> dict[str, Any]:
         "preempted_tokens": np.array(
             [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
         ),
+        **_of_drafts(flights, recording.guessed),
     }
+
+
+def _of_drafts(flights: Sequence[InFlight], guessed: int) -> dict[str, Any]:
+    """The columns of what speculative decoding guessed, which whole replies tell."""
+    if not guessed:
+        return {}
+    told = [flight.sequence if flight.whole else None for flight in flights]
+    drafts = [(MISSING, MISSING) if s is None else s.drafts(s.steps_before, guessed) for s in told]
+    drafted, accepted = np.array(drafts, dtype=np.int64).T.copy()
+    return {"draft_tokens": drafted, "accepted_draft_tokens": accepted}
 
 
 def _first_place(flight: InFlight, steps: Steps) -> int:

@@ -563,14 +563,17 @@ class ReplayRun:
         for sequence in step.first_tokens:
             flight = in_flight.get(sequence)
             if flight is not None and flight.fate in STRIKES and not sequence.hands_over:
-                strikes.setdefault(step.index + max(after - 1, 0), []).append(flight)
+                wait = max(after - 1, 0)
+                strikes.setdefault(step.index + (wait if sequence.made is None else min(wait, 1)), []).append(
+                    flight
+                )
         for flight in strikes.pop(step.index, ()):
             struck = flight.sequence
             if struck is None or struck not in in_flight:
                 continue
             short = after - struck.given_tokens(step.index + 1)
-            if short > 0:  # it was preempted in between
-                strikes.setdefault(step.index + short, []).append(flight)
+            if short > 0:  # it was preempted in between, or its steps give several
+                strikes.setdefault(step.index + (short if struck.made is None else 1), []).append(flight)
             elif struck not in step.finished:
                 self._loop.drop(flight)
                 self._hit(flight)

@@ -117,6 +117,8 @@ def _changed(scenario: Scenario, listed: Iterable[str], mistakes: list[str]) -> 
             else:
                 deployment = named("deployments", name)()  # type: ignore[misc]  # it is one of them
     parts = {name: _part(getattr(scenario, name), given, mistakes) for name in PARTS}
+    if parts["engine"].speculative_tokens and parts["stream"].tokens_per_chunk > 1:
+        mistakes.append("tokens_per_chunk and speculative_tokens both set the size of chunks; choose one")
     return Scenario(**parts, deployment=_part(deployment, given, mistakes))
 
 

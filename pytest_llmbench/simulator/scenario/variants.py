@@ -90,6 +90,8 @@ def _components(config: EngineConfig) -> list[str]:
     shortage = _SHORTAGE[config.preemption]
     components = ["step-time model", "continuous batching", prefill, f"paged KV cache ({shortage})"]
     components.append(_QUEUES[config.scheduler])
+    if config.speculative_tokens:
+        components.append(f"speculative decoding of {config.speculative_tokens} tokens")
     return components + _systems(config)
 
 
@@ -122,6 +124,7 @@ STANDARD_VARIANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "guardrails_input": {"input_filter": "enabled", "output_filter": "disabled"},
         "guardrails_output": {"input_filter": "disabled", "output_filter": "enabled"},
         "guardrails_full": {"input_filter": "enabled", "output_filter": "enabled"},
+        "speculation_disabled": {"speculative_tokens": "0"},
     }
 )
 """Standard variants: options over those of the base scenario, by the variant's name. A filter that is

@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
@@ -224,7 +225,9 @@ class ServedReplica(Replica[Waiting]):
                 if reply.truth.output_tokens == 0:  # else it was said before it was computed
                     reply.truth.note_token(ended_ns)
                     await reply.token()
-        for written, sequence in enumerate(step.decoded, len(step.first_tokens)):
+        counts = step.counts or repeat(1, len(step.decoded))
+        pairs = zip(step.decoded, counts, strict=True)
+        for written, (sequence, count) in enumerate(pairs, len(step.first_tokens)):
             if written % _WRITES_PER_TURN == _WRITES_PER_TURN - 1:
                 await asyncio.sleep(0)
             waiting = self.in_flight.get(sequence)
@@ -233,12 +236,16 @@ class ServedReplica(Replica[Waiting]):
                 last_ns = reply.truth.last_token_ns
                 assert last_ns is not None
                 self.metrics.note_token_gap(ended_ns - last_ns)
-                reply.truth.note_token(ended_ns)
-                await reply.token()
+                for _ in range(count):
+                    reply.truth.note_token(ended_ns)
+                    await reply.token()
         for sequence in step.finished:
             waiting = self.in_flight.pop(sequence, None)
             if waiting is not None:
-                waiting.reply.truth.finish_reason = sequence.finish_reason
+                truth = waiting.reply.truth
+                truth.finish_reason = sequence.finish_reason
+                guessed = self.engine.config.speculative_tokens
+                truth.drafted, truth.accepted = sequence.drafts(sequence.steps_before, guessed)
                 ends_later = await waiting.reply.finish(sequence.finish_reason)
                 if not ends_later:
                     self._driver.note_end(waiting.reply)

@@ -120,7 +120,7 @@ class EventStream:
         self._times: list[int] = []
         self._field = "content"
         self._held = ""
-        self._size = next(chunk_tokens)
+        self._size = 1
         self._begun = False
         self._gathered: list[bytes] = []
         self.visible = False
@@ -157,7 +157,7 @@ class EventStream:
             events += self._chunk()
         self._field = field
         if not self._pending:
-            self._first_pending = number
+            self._first_pending, self._size = number, next(self._sizes)
         self._pending.append(self._hold_back(number, text))
         if self._options.token_times or self._options.server_timestamps:
             self._times.append(self._truth.last_token_ns or 0)
@@ -221,7 +221,6 @@ class EventStream:
         self.thought |= thoughts > 0
         self.visible |= bool("".join(self._pending[thoughts:]).strip())
         self._pending = []
-        self._size = next(self._sizes)
         return events
 
     def _writes(self, events: list[bytes]) -> list[bytes]:

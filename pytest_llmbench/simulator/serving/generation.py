@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast, get_args
 
@@ -172,8 +172,7 @@ class Generation:
             Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, conduct.first_word
         )
         texts = self._texts(text, Endpoint.CHAT, conduct)
-        sizes = self._options.chunk_tokens(self._config.seed, self.accepted)
-        reply = face.reply(texts, truth, sizes)
+        reply = face.reply(texts, truth, self._options.chunk_tokens(sequence))
         if truth.fault is not None:
             strike = strike_on(cast(FaultKind, truth.fault), face, reply, lambda: self.crash(truth.held_by))
             reply = FaultyReply(reply, strike, self._faults.options.fault_after_tokens, at_end=False)
@@ -268,7 +267,8 @@ class Generation:
         text = ReplyText(asked.endpoint, truth.request_id, created, model, first_word)
         texts = self._texts(text, asked.endpoint, conduct)
         free = answer is None and not conduct.canned
-        reply = self._reply(asked.request, text, texts, truth, send, stack, free=free)
+        sizes = self._options.chunk_tokens(sequence)
+        reply = self._reply(asked.request, text, texts, truth, send, stack, sizes, free=free)
         if fate is not None and fate not in WHOLE_REPLY_FAULTS:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
@@ -350,6 +350,7 @@ class Generation:
         truth: GroundTruth,
         send: Send,
         stack: contextlib.AsyncExitStack,
+        sizes: Iterator[int],
         *,
         free: bool,
     ) -> Reply:
@@ -357,12 +358,12 @@ class Generation:
         headers: Headers = [(b"x-request-id", truth.request_id.encode("latin-1"))]
         if not request.stream:
             return WholeReply(send, text, texts, truth, clock, headers, timings=options.server_timings)
-        reasons = self._config.think_mean_tokens is not None
+        reasons = self._config.think_mean_tokens is not None or self._config.speculative_tokens > 0
         plain = _is_plain(options) and not request.continuous_usage and not reasons and free
         stream = (PlainStream if plain else EventStream)(
             text,
             options,
-            options.chunk_tokens(self._config.seed, self.accepted),
+            sizes,
             truth,
             texts=texts,
             include_usage=request.include_usage,

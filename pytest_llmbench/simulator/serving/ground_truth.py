@@ -77,6 +77,10 @@ class GroundTruth:
     """Number of times it was preempted."""
     lost_tokens: int = 0
     """Number of tokens in the KV cache that these preemptions discarded."""
+    drafted: int = 0
+    """Number of tokens that were guessed for it, with speculative decoding."""
+    accepted: int = 0
+    """Number of ``drafted`` that were accepted and given."""
     critical_evictions: int | None = None
     """Number of times it was preempted while it answered; ``None``: the scheduler does not tell phases
     apart."""
@@ -150,6 +154,8 @@ class GroundTruth:
             found["queue_ms"] = (self.admitted_ns - self.queued_ns) / 1e6
         if self.admitted_ns is not None and self.first_token_ns is not None:
             found["prompt_ms"] = (self.first_token_ns - self.admitted_ns) / 1e6
+        if self.drafted:
+            found |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
         return found | {"preemptions": self.preemptions, "preempted_tokens": self.lost_tokens}
 
 

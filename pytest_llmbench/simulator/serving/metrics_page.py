@@ -125,6 +125,10 @@ class EngineMetrics:
         }
         if self.config.scheduler == "phase":
             found["critical_evictions"] = totals.critical_evictions
+        if guessed := self.config.speculative_tokens:
+            drafts = totals.drafts.total()
+            found |= {"spec_decode_num_drafts": drafts, "spec_decode_num_draft_tokens": drafts * guessed}
+            found["spec_decode_num_accepted_tokens"] = sum(totals.accepted_at(guessed))
         return found
 
 
@@ -198,6 +202,7 @@ class MetricsPage:
         rejected = "Requests refused because the queue was full."
         full = "max_num_queued_reqs"
         yield self._by("reason", "admission_rejections", rejected, lambda each: {full: each.rejected})
+        yield self._accepted_by_place()
 
     def _settings(
         self, name: str, help_text: str, settings: Callable[[EngineConfig], Mapping[str, object]]
@@ -207,6 +212,14 @@ class MetricsPage:
         family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, *names))
         for each, _ in self._engines:
             family.add_metric((*each.labels, *map(str, settings(each.config).values())), 1.0)
+        return family
+
+    def _accepted_by_place(self) -> Metric:
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+        family = CounterMetricFamily(name, "Accepted tokens by place.", labels=(*_LABELS, "position"))
+        for each, state in self._engines:
+            for place, count in enumerate(state.totals.accepted_at(each.config.speculative_tokens)):
+                family.add_metric((*each.labels, str(place)), count)
         return family
 
     def _by(
@@ -245,4 +258,7 @@ _COUNTERS = {
     "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens that were not computed because they were cached.",
     "critical_evictions": "Preemptions of sequences that answer.",
+    "spec_decode_num_drafts": "Drafts that were verified.",
+    "spec_decode_num_draft_tokens": "Tokens of these drafts.",
+    "spec_decode_num_accepted_tokens": "Tokens of these drafts that were accepted.",
 }

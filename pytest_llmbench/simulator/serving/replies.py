@@ -130,7 +130,7 @@ class ChunkedReply:
         self._texts = texts
         self._sizes = chunk_tokens
         self._clock = clock
-        self._size = 0 if chunk_tokens is None else next(chunk_tokens)
+        self._size = 0
         self._field = "content"
         self._pending: list[str] = []
 
@@ -143,6 +143,8 @@ class ChunkedReply:
         if self._sizes is not None and field != self._field:
             await self._chunk()
         self._field = field
+        if not self._pending and self._sizes is not None:
+            self._size = next(self._sizes)
         truth.output_tokens += 1
         truth.reasoning_tokens += number < self._texts.reasoning_tokens
         self._pending.append(text)
@@ -157,7 +159,6 @@ class ChunkedReply:
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        self._size = 0 if self._sizes is None else next(self._sizes)
         thoughts = max(0, self._texts.reasoning_tokens - (self.truth.output_tokens - len(pending)))
         visible = bool("".join(pending[thoughts:]).strip())
         self.truth.note_content(self._clock(), visible=visible, thought=thoughts > 0)

@@ -55,8 +55,8 @@ def _read(chunk: Chunk, payload: dict[str, Any]) -> None:
         as_count(told.get("prompt_tokens")), chunk.tokens_cumulative, as_count(told.get("cached_tokens"))
     )
     chunk.usage = None if usage == Usage() else usage
-    if "decode_throughput" in told:
-        names = ("completion_tokens", "decode_throughput")
+    if "decode_throughput" in told or "spec_draft_token_num" in told:
+        names = ("completion_tokens", "decode_throughput", "spec_draft_token_num", "spec_accept_token_num")
         chunk.server_timings = {name: told[name] for name in names if name in told}
     ended = told.get("finish_reason")
     kind = ended.get("type") if ended.__class__ is dict else ended

@@ -81,7 +81,7 @@ def test_an_honest_engine_passes(scenario: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["fast?think_mean_tokens=20", "fast?draft_tokens=3", "fast?max_num_seqs=2"]
+    "scenario", ["fast?think_mean_tokens=20", "fast?speculative_tokens=3", "fast?max_num_seqs=2"]
 )
 def test_an_odd_engine_is_not_accused(scenario: str) -> None:
     assert found(measured(scenario)) == set()

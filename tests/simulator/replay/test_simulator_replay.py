@@ -16,7 +16,7 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.metrics.uncertainty import is_exact
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import ACCEPTED_AT, INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
@@ -356,14 +356,52 @@ def test_chunks_of_several_tokens() -> None:
     assert four.records.chunk_ns[:4].tolist() == tokens[[0, 4, 8, 9]].tolist()
 
 
-def test_speculative_decoding_sends_what_was_accepted_together() -> None:
-    (seen,) = scene("fast?draft_tokens=4&draft_acceptance=0.5", plan(ClosedLoop(1), 5, lengths(50, 2000)))
-    records = seen.records
+def test_speculative_decoding_gives_what_was_accepted_together() -> None:
+    off, on = (
+        scene(f"fast?speculative_tokens={k}&acceptance=0.5", plan(ClosedLoop(1), 5, lengths(50, 2000)))[0]
+        for k in (0, 4)
+    )
+    records, readings = on.records, on.engine
+    assert readings is not None
     assert records.output_tokens.tolist() == [2000] * 5
     sums = np.add.reduceat(records.chunk_tokens, records.chunk_offsets[:-1])
     assert sums.tolist() == [2000] * 5
     # 1 + the accepted of four guesses: the mean is (1 - a^5) / (1 - a).
-    assert records.chunk_tokens.mean() == pytest.approx((1 - 0.5**5) / 0.5, rel=0.05)
+    mean = (1 - 0.5**5) / 0.5
+    assert records.chunk_tokens.mean() == pytest.approx(mean, rel=0.05)
+    drafts, accepted = readings.grown("drafts"), readings.grown("accepted_draft_tokens")
+    assert drafts is not None
+    assert accepted is not None
+    assert (len(records.chunk_ns) - 5, readings.grown("draft_tokens")) == (drafts, 4 * drafts)
+    assert 1 + accepted / drafts == pytest.approx(mean, rel=0.03)
+    by_place = readings.grown_by_label(ACCEPTED_AT)
+    assert by_place is not None
+    assert [by_place[str(n)] / drafts for n in range(4)] == pytest.approx([0.5, 0.25, 0.125, 0.0625], rel=0.1)
+    assert records.accepted_draft_tokens.sum() == 5 * 1999 - drafts  # without what is beyond the ends
+    assert records.draft_tokens.sum() == 4 * drafts
+    configs = [parse_scenario(f"fast?speculative_tokens={k}").engine for k in (0, 4)]
+    plain, guessing = (config.step_ns(0, 1, 1050) for config in configs)
+    slower = guessing / plain
+    assert slower > 1.15
+    assert off.duration_s / on.duration_s == pytest.approx(mean / slower, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "preemption=recompute", "preemption=swap", "prefill_workers=1&decode_workers=1",
+        "think_mean_tokens=30&scheduler=phase&output_kv_share=0.3", "prefix_caching=on",
+    ],
+)  # fmt: skip
+def test_speculative_decoding_leaves_no_block_behind(options: str) -> None:
+    """Few blocks, so that sequences give way in the middle; the last drafts reach far over a block."""
+    figures = "fast?speculative_tokens=40&acceptance=0.9&context_limit_tokens=512&kv_blocks=60"
+    engine = ReplayEngine(parse_scenario(f"{figures}&{options}"))
+    seen = engine.run(plan(ClosedLoop(8), 60, lengths(100, 120)))
+    sums = np.add.reduceat(seen.records.chunk_tokens, seen.records.chunk_offsets[:-1])
+    assert set(sums[seen.records.output_tokens > 0].tolist()) == {120}
+    assert {own.kv_usage for own in engine._engines} == {0.0}
+    assert {own._decoding_kv_tokens for own in engine._engines} == {0}
 
 
 def test_thoughts_are_reasoning_and_not_content() -> None:

@@ -76,10 +76,10 @@ def test_every_mistake_of_every_part_is_said_at_once() -> None:
         ("stall_ms=inf", "stall_ms"),
         ("huge_line_mib=1000", "at most 256"),
         ("fault_after_tokens=-1", "fault_after_tokens"),
-        ("draft_acceptance=1.5", "from 0 to 1"),
+        ("acceptance=1.5", "from 0 to 1"),
         ("comment_ms=nan", "comment_ms"),
         ("tokens_per_chunk=0", "1 or more"),
-        ("tokens_per_chunk=2&draft_tokens=2", "choose one"),
+        ("tokens_per_chunk=2&speculative_tokens=2", "choose one"),
         ("events_per_write=2&writes_per_event=2", "choose one"),
     ],
 )

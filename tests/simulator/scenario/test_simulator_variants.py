@@ -75,7 +75,7 @@ def test_what_the_standard_variants_state(
 
 
 def test_those_are_all_and_a_gateway_stays_one() -> None:
-    assert len(STANDARD_VARIANTS) == 6
+    assert len(STANDARD_VARIANTS) == 7
     cached = with_overrides("fast?input_filter=enabled", STANDARD_VARIANTS["cache_enabled"])
     assert variant_facts(cached).value("sut.boundary") == "application_gateway"
     assert disclosure(parse_scenario("fast").engine).value("sut.boundary") == "model_engine"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine.faults import StreamOptions
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import ChunkedReply
@@ -40,7 +40,14 @@ def reply(
     texts = TokenTexts(text, options.reasoning_place, options.first_chunk)
     texts.reason_first(thoughts)
     truth = GroundTruth("id", 0, prompt_tokens=5)
-    stream = kind(text, options, options.chunk_tokens(1, 0), truth, texts=texts, include_usage=True)
+    stream = kind(
+        text,
+        options,
+        options.chunk_tokens(EngineSequence("", 5, tokens)),
+        truth,
+        texts=texts,
+        include_usage=True,
+    )
     writes = stream.opening()
     for _ in range(tokens):
         truth.note_token(1)
@@ -90,16 +97,6 @@ def test_chunks_never_mix_reasoning_and_content() -> None:
     fields, sizes = zip(*texts[1:], strict=True)
     assert fields == ("reasoning_content",) * 3 + ("content",) * 2
     assert sizes == (1, 4, 1, 4, 2)
-
-
-def test_the_mean_of_a_speculative_burst() -> None:
-    options = StreamOptions(draft_tokens=3, draft_acceptance=0.5)
-    sizes = list(islice(options.chunk_tokens(seed=2, reply_number=5), 20_000))
-    assert sizes[0] == 1
-    mean = sum(sizes[1:]) / (len(sizes) - 1)
-    assert mean == pytest.approx((1 - 0.5**4) / (1 - 0.5), abs=0.03)
-    assert sizes == list(islice(options.chunk_tokens(seed=2, reply_number=5), 20_000))
-    assert sizes != list(islice(options.chunk_tokens(seed=2, reply_number=6), 20_000))
 
 
 class _Gathered(ChunkedReply):

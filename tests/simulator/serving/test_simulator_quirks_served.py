@@ -30,7 +30,7 @@ QUIRKS = [
     "first_chunk=whitespace",
     "blank_every=3",
     "tokens_per_chunk=3",
-    "draft_tokens=4",
+    "speculative_tokens=4",
     "usage=separate",
     "usage=finish",
     "usage=every_chunk",
@@ -161,7 +161,7 @@ def test_tokens_per_chunk(size: int, sizes: list[int]) -> None:
 
 
 def test_bursts_of_speculative_decoding() -> None:
-    seen = serve_and_load("fast?draft_tokens=3&draft_acceptance=0.6&usage=every_chunk&seed=5", 12)
+    seen = serve_and_load("fast?speculative_tokens=3&acceptance=0.6&usage=every_chunk&seed=5", 12)
     sizes = [tokens for row in seen.rows for tokens in row.chunk_tokens]
     assert all(row.chunk_tokens[0] == 1 and sum(row.chunk_tokens) == TOKENS for row in seen.rows)
     assert set(sizes) == {1, 2, 3, 4}
@@ -194,7 +194,7 @@ def test_usage_that_was_asked_for_on_every_chunk(fast: EmbeddedEngine) -> None:
 
 @pytest.mark.parametrize(("asked", "attribution"), [("none", "apportioned"), ("usage", "exact")])
 def test_chunks_of_several_tokens_whose_counts_are_asked_for(asked: str, attribution: str) -> None:
-    with EmbeddedEngine.start("fast?draft_tokens=3&draft_acceptance=0.6&seed=5") as engine:
+    with EmbeddedEngine.start("fast?speculative_tokens=3&acceptance=0.6&seed=5") as engine:
         seen = load(engine, 12, extra_body=CHUNK_TOKEN_FIELDS[asked])
     several = [row for row in seen.rows if len(row.chunk_tokens) < TOKENS]
     assert len(several) >= 6

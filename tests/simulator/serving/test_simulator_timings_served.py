@@ -122,9 +122,13 @@ def test_the_metrics_page_has_all_that_readings_need() -> None:
         "queue_wait_count": "request_queue_time_seconds_count",
         "prefill_s": "request_prefill_time_seconds_sum",
         "prefill_count": "request_prefill_time_seconds_count",
+        "decode_s": "request_decode_time_seconds_sum",
+        "decode_count": "request_decode_time_seconds_count",
     }
-    # Critical evictions are counted by a scheduler that knows of phases, transfers where prefill is apart.
+    # Critical evictions are counted by a scheduler that knows of phases, transfers where prefill is apart,
+    # drafts with speculative decoding.
     others = {"requests_finished", "critical_evictions", "kv_transfer_s", "kv_transfer_count"}
+    others |= {"drafts", "draft_tokens", "accepted_draft_tokens"}
     assert {*series, *others} == set(TOTALS)
     values = {name: found[f"vllm:{own}"][1] for name, own in series.items()}
     assert values["prefix_queries_tokens"] == 120

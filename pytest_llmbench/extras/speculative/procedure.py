@@ -1,0 +1,242 @@
+"""The test of speculative decoding: one load, and the same requests once more with speculation off.
+
+Acceptance is what the engine tells of the load (:mod:`~pytest_llmbench.extras.speculative.acceptance`), held
+against what its stream shows. The speedup is that of decoding, as the acceptance of tokens has no part in
+prefill: TPOT with speculation off / with it on, request by request, the geometric mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pytest_llmbench.compare.log_ratio import log_ratio
+from pytest_llmbench.extras.speculative.acceptance import (
+    AT,
+    LENGTH,
+    PER_EVENT,
+    RATE,
+    acceptance_of,
+    by_class,
+    by_stream,
+)
+from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.measuring.variants import missing_variants
+from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
+from pytest_llmbench.methodology.patience import with_raised_deadlines
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.metrics.definitions import MetricDefinition
+from pytest_llmbench.metrics.latency import FAMILIES, distributions, streamed_tokens, tpot_ms
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Row, cells, with_intervals
+from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
+
+NAME = "speculative"
+SECTION = ""
+"""The section of the draft: there is none."""
+TITLE = "Speculative Decoding"
+SPEEDUP: Final = MetricDefinition(
+    "speedup",
+    "Speedup by speculation",
+    "ratio",
+    "higher",
+    "TPOT with speculation off / on, the same requests in pairs, geometric mean",
+    "speculative",
+)
+MAIN_METRICS = (LENGTH.name, RATE.name, SPEEDUP.name, "tpot.p50")
+
+PROMPTS = ByScale(quick=32, standard=128, full=512)
+_AGREES = 0.1
+"""The share by which tokens of an event and tokens of a step may differ and still be the same thing."""
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """How many guessed tokens are accepted; with ``min_speedup``, the same requests with speculation off.
+
+    Limits are judged on the whole confidence interval.
+    """
+
+    prompts: int | None = parameter("count", doc="requests of the load.", scale=PROMPTS)
+    concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="requests in flight.")
+    without: str = parameter(
+        "name", "speculation_disabled", doc="SUT variant with speculation off, for ``min_speedup``."
+    )
+    min_acceptance_length: float | None = parameter("positive", doc="tokens that a step gives to a request.")
+    min_acceptance_rate: float | None = parameter("share", doc="of the guessed tokens.")
+    min_speedup: float | None = parameter(
+        "positive", doc="TPOT with speculation off / on; the load is sent to both."
+    )
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        floors = (
+            (LENGTH, self.min_acceptance_length),
+            (RATE, self.min_acceptance_rate),
+            (SPEEDUP, self.min_speedup),
+        )
+        own = [Objective(row.name, ">=", floor, row.unit) for row, floor in floors if floor is not None]
+        return (*own, *self.slo)
+
+    def contradictions(self) -> list[str]:
+        if self.compliance is None:
+            return []
+        return ["compliance is not for this test: speculative is no test of the draft"]
+
+
+def plans(parameters: Parameters, setting: Setting, attempt: int = 1) -> tuple[LoadPlan, ...]:
+    """The load, and the same with speculation off where that is asked for."""
+    count = PROMPTS.count(setting.scale, parameters.prompts)
+    asked = {"concurrency": parameters.concurrency, "count": count}
+    part = part_of(setting, setting.workload, NAME, **asked, **({"attempt": attempt} if attempt > 1 else {}))
+    on = part.plan(setting, "speculation on", ClosedLoop(min(parameters.concurrency, count)), count)
+    return (on,) if parameters.min_speedup is None else (on, _off(parameters, on))
+
+
+def _off(parameters: Parameters, on: LoadPlan) -> LoadPlan:
+    return on.with_(label="speculation off", variant=parameters.without)
+
+
+def measure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    attempts, concurrency = 1 + setting.remeasure, parameters.concurrency
+    warmups = [(yield from warm_up(setting, concurrency=concurrency))]
+
+    def plan_of(_run: int, attempt: int, _before: Before) -> LoadPlan:
+        return plans(parameters, setting, attempt)[0]
+
+    seen, void = yield from measured_runs(1, attempts, plan_of)
+    if parameters.min_speedup is not None and seen and seen[0].interrupted is None:
+        off = _off(parameters, seen[0].plan)
+        warmups.append((yield from warm_up(setting, concurrency=concurrency, variant=off.variant)))
+        more, again = yield from measured_runs(1, attempts, lambda *_: off)
+        seen, void = [*seen, *more], [*void, *again]
+    warmup = joined(warmups, "with speculation on, and off") if len(warmups) > 1 else warmups[0]
+    return with_void(result(parameters, setting, warmup, seen), void)
+
+
+def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
+    if parameters.min_speedup is None:
+        return ()
+    return missing_variants(setting, {parameters.without: "speculative decoding off"})
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    on = [run for run in seen if run.plan.variant != parameters.without]
+    off = [run for run in seen if run.plan.variant == parameters.without]
+    metrics: dict[str, Estimate] = distributions(FAMILIES, [run.records for run in on])
+    metrics |= rates(on, seed=setting.seed)
+    notes, findings = [Note.of("outside_draft", test=NAME)], []
+    if on:
+        found = acceptance_of(on[0].engine, on[0].records)
+        metrics |= {LENGTH.name: _untold("tokens"), RATE.name: _untold("ratio")} | found.metrics
+        metrics[PER_EVENT.name] = by_stream(on[0].records)
+        told = Note.of("acceptance_told_by", source=found.source) if found.source else None
+        notes.append(told or Note.of("no_acceptance_told"))
+        findings = _held_against_stream(metrics)
+    labels = sorted({label for run in on for label in run.records.class_label} - {""})
+    if len(labels) > 1:
+        metrics |= by_class(on[0].records, labels)
+    if parameters.min_speedup is not None:
+        metrics[SPEEDUP.name] = _speedup(*([run.records for run in arm] for arm in (on, off)))
+        slower = rates(off, seed=setting.seed)
+        metrics |= {f"{name}[off]": each for name, each in slower.items() if "[" not in name}
+    sent = [run.plan for run in seen] or list(plans(parameters, setting))
+    facts = setting.facts | manifest(setting, sent, warmup, seen)
+    return TestResult(
+        test=NAME,
+        section=SECTION,
+        title=TITLE,
+        metrics=metrics,
+        tables=(_table(metrics), *_by_place(metrics), *_by_class(metrics, labels)),
+        plots=(),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=tuple(notes),
+        findings=tuple(findings),
+    )
+
+
+def _untold(unit: str) -> Estimate:
+    method = "nobody tells what was guessed"
+    return Estimate.undefined(unit=unit, method=method, n=0, reason=Reason.NOT_MEASURABLE)
+
+
+def _held_against_stream(metrics: Mapping[str, Estimate]) -> list[Finding]:
+    """The finding on tokens of an event against tokens of a step; none where either is not known."""
+    shown, told = metrics[PER_EVENT.name].point, metrics[LENGTH.name].point
+    if shown is None or not told:
+        return []
+    share = shown / told
+    return [Finding.of("steps_in_stream", abs(share - 1) <= _AGREES, share, 1 - _AGREES)]
+
+
+def _speedup(on: Sequence[Records], off: Sequence[Records]) -> Estimate:
+    """TPOT with speculation off / on, over the requests of which both have one."""
+    method = "fewer than two requests have a TPOT with speculation on and off"
+    none = Estimate.undefined(unit="ratio", method=method, n=0, reason=Reason.NO_SAMPLES)
+    if not on or not off:
+        return none
+    one, other = _with_tpot(on[0]), _with_tpot(off[0])
+    _, first, second = np.intersect1d(one.index, other.index, return_indices=True)
+    if len(first) < 2:
+        return none
+    faster, slower = np.maximum(tpot_ms(one)[first], 1e-6), np.maximum(tpot_ms(other)[second], 1e-6)
+    found = log_ratio(faster.tolist(), slower.tolist(), paired=True, level=_LEVEL)
+    point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
+    return Estimate(point, lower, upper, _LEVEL, len(first), found.method, "ratio")
+
+
+def _with_tpot(records: Records) -> Records:
+    ends = (records.first_content_ns != MISSING) & (records.last_content_ns != MISSING)
+    return records.select(records.ok & ends & (streamed_tokens(records) >= 2))
+
+
+def _table(metrics: Mapping[str, Estimate]) -> Table:
+    shown = {row.name: row.title for row in (LENGTH, RATE, PER_EVENT, SPEEDUP) if row.name in metrics}
+    shown |= {"tpot.p50": "TPOT P50", "output_token_throughput": "Output throughput"}
+    shown |= {"output_token_throughput[off]": "Output throughput, speculation off"}
+    known = {name: title for name, title in shown.items() if name in metrics}
+    rows = zip(known.values(), cells(metrics, known), strict=True)
+    return Table(NAME, TITLE, ("Metric", "Value", "95 % interval"), with_intervals(rows))
+
+
+def _by_place(metrics: Mapping[str, Estimate]) -> tuple[Table, ...]:
+    names = [name for name in metrics if name.startswith(f"{AT.name}[")]
+    rows = zip(map(str, range(1, len(names) + 1)), cells(metrics, names), strict=True)
+    title, columns = "Acceptance by Place in the Draft", ("Place", "Accepted", "95 % interval")
+    return (Table("acceptance_by_place", title, columns, with_intervals(rows)),) if names else ()
+
+
+def _by_class(metrics: Mapping[str, Estimate], labels: Sequence[str]) -> tuple[Table, ...]:
+    if len(labels) < 2:
+        return ()
+    names = (LENGTH.name, RATE.name, PER_EVENT.name)
+    rows: list[Row] = [(label, *cells(metrics, [f"{name}[{label}]" for name in names])) for label in labels]
+    columns = ("Class", "Acceptance length", "Acceptance rate", "Tokens of an event")
+    return (Table("acceptance_by_class", "Acceptance by Class", columns, tuple(rows)),)
+
+
+TEST = TestDefinition(
+    NAME, SECTION, TITLE, Parameters, with_raised_deadlines(measure), plans, needs, result=result
+)

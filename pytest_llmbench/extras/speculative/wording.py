@@ -1,0 +1,23 @@
+"""What the test of speculative decoding says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.model.wording import Sentence
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        "steps_in_stream": Sentence(
+            "an event of the stream holds {value} of the tokens that the engine tells of a step",
+            "steps come together or apart on their way, so ITL is that of events, and no gap is a step",
+            "ratio",
+        ),
+        "acceptance_told_by": Sentence("acceptance is told by {source}"),
+        "no_acceptance_told": Sentence(
+            "neither the metrics page nor the replies tell what was guessed: speculative decoding is off, or "
+            "the engine does not count it"
+        ),
+    }
+)

@@ -1,0 +1,174 @@
+"""Speculative decoding: acceptance and speedup against the embedded engine's truth, and who tells them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from replayed_sut import ReplayedSUT
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.extras.speculative import procedure
+from pytest_llmbench.extras.speculative.acceptance import acceptance_of, by_replies, by_stream
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.metrics.itl import choose_option, itl_samples
+from pytest_llmbench.metrics.latency import tpot_ms
+from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.observation import EngineReadings, Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+ON = "fast?speculative_tokens=4&acceptance=0.7"
+LENGTH = (1 - 0.7**5) / (1 - 0.7)
+WORK = SyntheticWorkload("short", Fixed(50), Fixed(100))
+
+
+def measured(scenario: str = ON, change: Any = lambda seen: seen, **given: Any) -> TestResult:
+    asked = build(procedure.Parameters, given, test="speculative", counted=True)
+    on = ReplayEngine(parse_scenario(scenario))
+    off = on.variant("speculation_disabled")
+    setting = ReplayedSUT(scenario).setting(asked.workload, "quick")
+    run = procedure.TEST.procedure(asked, setting)
+    return drive(run, lambda plan: change((off if plan.variant else on).run(plan)))
+
+
+def close(estimate: Any, truth: float, within: float) -> bool:
+    return bool(estimate.lower <= truth <= estimate.upper) and abs(estimate.point / truth - 1) < within
+
+
+def test_acceptance_and_speedup_are_the_engines_truth() -> None:
+    given: dict[str, Any] = {"min_acceptance_length": 2.5, "min_speedup": 1.4, "concurrency": 1}
+    result = measured(f"{ON}&seed=3", workload=WORK, **given)
+    metrics = result.metrics
+    assert close(metrics["acceptance_length"], LENGTH, 0.05)
+    assert close(metrics["acceptance_rate"], (LENGTH - 1) / 4, 0.08)
+    assert all(close(metrics[f"acceptance_at[{n}]"], 0.7**n, 0.2) for n in (1, 2, 3, 4))
+    slow, quick = (parse_scenario(f"fast?speculative_tokens={k}").engine.step_ns(0, 1, 100) for k in (0, 4))
+    assert close(metrics["speedup"], LENGTH * slow / quick, 0.05)
+    assert gate(result.objectives, metrics).verdict is GateVerdict.PASS
+    assert [(each.check, each.ok) for each in result.findings] == [("steps_in_stream", True)]
+    assert {table.id for table in result.tables} == {"speculative", "acceptance_by_place"}
+    assert metrics["output_token_throughput"].point > metrics["output_token_throughput[off]"].point
+
+
+def test_limits_that_do_not_hold_fail_and_what_nobody_tells_is_no_pass() -> None:
+    failed = measured("fast?speculative_tokens=4&acceptance=0.3", min_acceptance_length=2.0, min_speedup=2.0)
+    assert gate(failed.objectives, failed.metrics).verdict is GateVerdict.FAIL
+    off = measured("fast", min_acceptance_length=2.0)
+    assert off.metrics["acceptance_length"].point is None
+    assert gate(off.objectives, off.metrics).verdict is GateVerdict.INCONCLUSIVE
+    assert "no_acceptance_told" in {note.id for note in off.notes}
+
+
+def test_a_stream_that_gathers_steps_is_told() -> None:
+    def gathered(seen: Observation) -> Observation:
+        records = seen.records
+        return replace(seen, records=replace(records, chunk_tokens=2 * records.chunk_tokens))
+
+    (finding,) = measured(change=gathered).findings
+    assert (finding.check, finding.ok, finding.voids) == ("steps_in_stream", False, False)
+
+
+def test_speculation_off_is_needed_for_the_speedup_alone() -> None:
+    setting = replace(ReplayedSUT().setting("synthetic-uniform"), variants={})
+    assert procedure.needs(procedure.Parameters(min_acceptance_length=2.0), setting) == ()
+    (lacks,) = procedure.needs(procedure.Parameters(min_speedup=1.5), setting)
+    assert "[variants.speculation_disabled]" in lacks
+
+
+def readings(before: dict[str, float], after: dict[str, float], **gauges: Any) -> EngineReadings:
+    return EngineReadings(np.arange(2), gauges, before, after)
+
+
+def seen_by_hand(**told: Any) -> Records:
+    """Two replies of nine tokens: the first in steps of 4, 4 after the first token, the second in 2, 6."""
+    columns: dict[str, Any] = {
+        "index": np.arange(2), "outcome": np.zeros(2, dtype=np.int8), "output_tokens": np.full(2, 9),
+        "chunk_offsets": np.array([0, 3, 6]), "chunk_ns": np.array([0, 10, 20, 0, 30, 40]) * 1_000_000,
+        "chunk_tokens": np.array([1, 4, 4, 1, 2, 6]), "first_content_ns": np.zeros(2, dtype=np.int64),
+        "first_nonempty_ns": np.zeros(2, dtype=np.int64), "submitted_ns": np.full(2, -5),
+        "last_content_ns": np.array([20, 40]) * 1_000_000, "class_label": ["code", "chat"],
+    }  # fmt: skip
+    return Records.filled(
+        2, {"request_id": ["a", "b"], "phase": np.zeros(2, dtype=np.int8), **columns, **told}
+    )
+
+
+def test_known_answers_of_each_source() -> None:
+    plain = seen_by_hand()
+    counted = readings(
+        {"drafts": 10, "draft_tokens": 20, "accepted_draft_tokens": 10},
+        {"drafts": 110, "draft_tokens": 220, "accepted_draft_tokens": 160},
+    )
+    found = acceptance_of(counted, plain)
+    assert (found.metrics["acceptance_length"].point, found.metrics["acceptance_rate"].point) == (2.5, 0.75)
+    whole_or_nothing = 1.96 * (2 * 1.5 - 1.5**2) ** 0.5 / 10
+    assert found.metrics["acceptance_length"].upper == pytest.approx(2.5 + whole_or_nothing, abs=1e-3)
+    sglang = readings(
+        {"drafts": 0, "generated_tokens": 0, "requests_finished": 0},
+        {"drafts": 4, "generated_tokens": 18, "requests_finished": 2},
+    )
+    assert acceptance_of(sglang, plain).metrics["acceptance_length"].point == 4.0
+    gauge = readings({}, {}, acceptance_length=np.array([0.0, 3.5]))
+    assert acceptance_of(gauge, plain).metrics["acceptance_length"].point == 3.5
+    assert acceptance_of(None, plain).metrics == {}
+    assert acceptance_of(readings({"drafts": 5}, {"drafts": 5}), plain).metrics == {}
+    told = seen_by_hand(draft_tokens=np.array([12, MISSING]), accepted_draft_tokens=np.array([6, MISSING]))
+    replies = by_replies(told)
+    assert (replies["acceptance_length"].point, replies["acceptance_rate"].point) == (4.0, 0.5)
+    assert by_stream(plain).point == 4.0
+
+
+def test_latencies_of_steps_of_several_tokens_by_hand() -> None:
+    """TPOT is time over tokens, whatever the steps; ITL the time between events, and named so."""
+    records = seen_by_hand()
+    assert tpot_ms(records).tolist() == [20 / 8, 40 / 8]
+    assert choose_option(records) == "A"
+    samples = itl_samples(records, "A", min_output_tokens=2)
+    assert samples.counts.label == "Time Between Chunks"
+    assert samples.values.tolist() == [10.0, 10.0, 30.0, 10.0]
+    every = itl_samples(records, "B", min_output_tokens=2).values  # a token each, the burst together
+    assert sorted(every.tolist()) == [0.0] * 12 + [10.0] * 3 + [30.0]
+
+
+@pytest.mark.usefixtures("however_late")
+def test_the_served_engine_tells_the_same_as_the_replay() -> None:
+    work = LoadPlan("work", WORK, ClosedLoop(4), 24, seed=3)
+    scenario = f"{ON}&usage=every_chunk"
+    with EmbeddedEngine.start(scenario) as served, EngineMetricsProbe(page_urls(served.url)) as page:
+        assert page.before() is None
+        target, spoken = Target.parse(served.url), dialect("openai-completions")
+        with LoadGenerator(target, spoken, model=served.model, prompt_form="token_ids") as generator:
+            real = generator.run(work).records
+        told = acceptance_of(page.stop(), real)
+    virtual = ReplayEngine(parse_scenario(ON)).run(work)
+    again = acceptance_of(virtual.engine, virtual.records)
+    assert told.source == again.source == "the counters of the metrics page"
+    assert told.metrics["acceptance_length"] == again.metrics["acceptance_length"]
+    assert told.metrics["acceptance_at[4]"] == again.metrics["acceptance_at[4]"]
+    for name in ("draft_tokens", "accepted_draft_tokens"):
+        assert sorted(getattr(real, name).tolist()) == sorted(getattr(virtual.records, name).tolist())
+    assert by_stream(real).point == by_stream(virtual.records).point
+    assert by_replies(real)["acceptance_length"].point == by_stream(real).point
+
+
+def test_figures_by_class() -> None:
+    parts = {"synthetic-uniform": 0.5, "synthetic-skewed": 0.5}
+    result = measured(workload=parts, prompts=32)
+    for label in parts:
+        assert result.metrics[f"acceptance_length[{label}]"].point == pytest.approx(LENGTH, rel=0.2)
+        assert result.metrics[f"tokens_per_event[{label}]"].point == pytest.approx(LENGTH, rel=0.2)
+    assert "acceptance_by_class" in {table.id for table in result.tables}
