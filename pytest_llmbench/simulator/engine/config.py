@@ -53,6 +53,7 @@ _LEAST_OR_NONE = {
     "think_hard_cap_tokens": 1,
     "max_adapters": 1,
 }
+_ENCODER_US = 50.0
 _OF_ADAPTERS = ("max_adapters", "adapter_load_ms", "adapter_us")
 
 
@@ -278,7 +279,7 @@ class EngineConfig:
     output_refusal_share: float = 0.0
     """Share of answers that the output filter breaks off, at one of their windows."""
 
-    media_encoder_us_per_token: float = 50.0
+    media_encoder_us_per_token: float = _ENCODER_US
     """Encoding a token of an image or a sound, before the request joins the queue: some 15 ms for an image of
     512 by 512 pixels. An estimate, of an encoder of 600 million parameters at a tenth of the peak."""
     adapters: int = 0
@@ -315,6 +316,8 @@ class EngineConfig:
             figures = {key: each for key, each in figures.items() if key not in ("adapters", *_OF_ADAPTERS)}
         if not self.speculative_tokens:
             figures = {key: each for key, each in figures.items() if key not in _OF_SPECULATION}
+        if self.media_encoder_us_per_token == _ENCODER_US:  # as before there was an encoder
+            del figures["media_encoder_us_per_token"]
         return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
     def step_ns(
