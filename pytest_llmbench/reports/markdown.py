@@ -45,6 +45,7 @@ _SHOWN_WARNINGS = 6
 _COLUMNS = ("Verdict", "Test", "Limit: measured, interval", "Compliance")
 _TABLE_HEAD = row(_COLUMNS) + row(["---"] * len(_COLUMNS))
 _SHOWN_CHANGES = 20
+_SYSTEMS = "systems_comparison"
 _LONGEST_CELL = 200
 _LONGEST_COMMAND = 1_000
 _NOT_WRITTEN = "No report was written (`--llm-report DIR`)."
@@ -143,11 +144,13 @@ def _card(card: Card) -> str:
 def _changes(view: ReportView) -> Iterator[_Part]:
     """The comparisons that decide, verdict first, one of each shared load; where none does, those that show a
     change. Then how many more there are."""
-    captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in view.tests if test.comparisons)
+    yield from (_part(2, "", _systems(test)) for test in view.tests if _has_systems(test))
+    tests = [test for test in view.tests if test.comparisons and not _has_systems(test)]
+    captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in tests)
     if not captions:
         return
     rows: dict[bool, dict[tuple[str, ...], str]] = {True: {}, False: {}}
-    for test in view.tests:
+    for test in tests:
         for one in test.comparisons:
             gated = bool(one.get("gated"))
             told = comparisons.brief_row(one, test.comparisons)
@@ -158,10 +161,25 @@ def _changes(view: ReportView) -> Iterator[_Part]:
     columns = (*comparisons.BRIEF_COLUMNS, "Test")
     yield _part(2, "", f"\n### Changes\n\n{said}\n\n{row(columns)}{row(['---'] * len(columns))}")
     yield from (_part(2, "changes", _text_row((*told, name))) for told, name in shown.items())
-    beside = sum(not one.get("gated") for test in view.tests for one in test.comparisons)
+    beside = sum(not one.get("gated") for test in tests for one in test.comparisons)
     more = beside - (0 if rows[True] else len(shown))
     if more:
         yield _part(2, "", f"\n… and {more} more, which decide nothing\n")
+
+
+def _has_systems(test: TestView) -> bool:
+    """Whether systems stand side by side in one table, and none of their differences decides."""
+    return _SYSTEMS in test.tables and not any(one.get("gated") for one in test.comparisons)
+
+
+def _systems(test: TestView) -> str:
+    """The systems of a test side by side, without the tests of significance that only support it."""
+    table = test.tables[_SYSTEMS]
+    kept = [at for at, name in enumerate(table["columns"]) if not name.startswith("Mann-Whitney")]
+    columns = [table["columns"][at] for at in kept]
+    rows = [_text_row([one[at] for at in kept]) for one in table["rows"]]
+    head = f"\n### Systems: {code(clipped(test.name, _LONGEST_CELL))}\n\n"
+    return f"{head}{row(columns)}{row(['---'] * len(columns))}{''.join(rows)}"
 
 
 def _text_row(cells: Sequence[str]) -> str:

@@ -89,7 +89,9 @@ def brief_lines(entry: Entry, *, width: int = 80, failure_told: bool = False) ->
     failure_told = failure_told and (test.valid or not test.measured)
     width = max(width, 40)
     asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ in _ASKED_FOR]
-    compared = _comparisons(test, width, verbose=False)
+    # What decides nothing is in the table of the systems already.
+    in_table = "systems_comparison" in test.tables and not any(one.get("gated") for one in test.comparisons)
+    compared = [] if in_table else _comparisons(test, width, verbose=False)
     if (test.headline in _QUIET or failure_told) and not compared and not asked_for:
         return []
     markup = {**_MARKUP[TONES[test.headline]], "bold": True}

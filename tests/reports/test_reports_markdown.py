@@ -9,6 +9,7 @@ import pytest
 from outcome_samples import failed, regressed, void
 
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
+from pytest_llmbench.reports.terminal import brief_lines
 
 Entry = dict[str, Any]
 
@@ -83,6 +84,25 @@ def test_changes_that_decide_nothing_cost_no_test_its_row(report: Entry, entry: 
     assert text.count("| improved |") == 20
     assert "… and 980 more, which decide nothing" in text
     assert "| ✅ PASS | `test_p99` |" in text
+
+
+def test_systems_are_one_table_and_no_list_of_changes(report: Entry, entry: Entry) -> None:
+    test = regressed(entry)
+    table = {
+        "title": "Systems Side by Side",
+        "columns": ["Metric", "a", "b", "b against a", "Verdict", "Mann-Whitney p (requests)"],
+        "rows": [["ttft.p50", "20 ms", "30 ms", "+50 %", "regressed", "0.01"]],
+    }
+    test["tables"] = {"systems_comparison": table}
+    test["comparisons"] = [one | {"gated": False} for one in test["comparisons"]]
+    report["tests"] = [test]
+    shown = markdown_report(report).partition("<details>")[0]
+    assert "| Metric | a | b | b against a | Verdict |" in shown
+    assert "| ttft.p50 | 20 ms | 30 ms | +50 % | regressed |" in shown
+    assert "### Changes" not in shown
+    assert not any("shown only" in line.text for line in brief_lines(test))
+    test["comparisons"][0]["gated"] = True
+    assert "### Changes" in markdown_report(report), "one of them decides"
 
 
 def test_each_warning_is_told_once(report: Entry) -> None:
