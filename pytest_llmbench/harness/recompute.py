@@ -304,7 +304,9 @@ _JUDGED = (
 )  # fmt: skip
 """The parts of an entry that its result decides, beside its figures."""
 _SEVERAL_SYSTEMS = ("compliance", "plots")
-"""The parts that show other systems too, or are judged in view of them; their records are not here."""
+_TABLES_OF_SEVERAL = ("tables.change_split", "tables.systems_comparison")
+"""The parts and tables that show other systems too, or are judged in view of them; their records are not
+here."""
 
 
 def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, driven: _Driven) -> Recomputed:
@@ -324,6 +326,8 @@ def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, driven: _Drive
             continue
         for name, before, now in _leaves(part, stored.get(part), judged.get(part)):
             if "sequence_sha256" in name and not driven.texts_kept:
+                continue
+            if entry.comparisons and name.startswith(_TABLES_OF_SEVERAL):
                 continue
             values += 1
             if before != now:

@@ -71,6 +71,7 @@ MARKERS: dict[str, dict[str, Any]] = {
     "fairness": {"capacity_rps": 10},
     "throughput": {"min_rate": 20, "max_rate": 60, "rate_step": 20},
     "goodput": {"ttft_ms": 500},
+    "recovery": {"rate": 20},
 }
 
 

@@ -71,14 +71,14 @@ def ids_in(content: Any) -> list[int]:
 
 def _of_image(data: bytes) -> list[int]:
     if data[:8] != _PNG or len(data) < 24:
-        raise RefusalError(400, "image_url: the embedded engine reads PNG", "messages")
+        raise RefusalError(400, "messages: image_url: the embedded engine reads PNG", "messages")
     width, height = struct.unpack(">II", data[16:24])
     return _ids(zlib.crc32(data), image_tokens(width, height))
 
 
 def _of_sound(data: bytes) -> list[int]:
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE" or len(data) < 44:
-        raise RefusalError(400, "input_audio: the embedded engine reads WAV", "messages")
+        raise RefusalError(400, "messages: input_audio: the embedded engine reads WAV", "messages")
     (bytes_a_second,) = struct.unpack("<I", data[28:32])
     return _ids(zlib.crc32(data), audio_tokens(1000 * (len(data) - 44) // max(1, bytes_a_second)))
 
@@ -97,4 +97,4 @@ def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RefusalError(400, f"a part of a message is no base64: {error}", "messages") from None
+        raise RefusalError(400, f"messages: a part is no base64: {error}", "messages") from None

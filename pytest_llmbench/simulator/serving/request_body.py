@@ -202,7 +202,7 @@ class Fields:
         """Ids that stand for the images and sounds of the messages. Raises RefusalError for others."""
         messages = self._content.get("messages")
         listed = messages if isinstance(messages, list) else []
-        return [each for one in listed if isinstance(one, dict) for each in ids_in(one.get("content"))]
+        return tuple(each for one in listed if isinstance(one, dict) for each in ids_in(one.get("content")))
 
     def prompt(self) -> tuple[tuple[str, ...], Sequence[int] | None]:
         prompt = self._content.get("prompt")
