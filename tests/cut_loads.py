@@ -22,8 +22,9 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 MS = 1_000_000
 TOKENS = 400
-LONG = with_cuts(SyntheticWorkload("long", Fixed(20), Fixed(TOKENS)), Cuts(0.5, Uniform(50, 250)))
-"""Replies take at least two seconds of the engine below; half of them are cut long before."""
+LONG = with_cuts(SyntheticWorkload("long", Fixed(20), Fixed(TOKENS)), Cuts(0.5, Uniform(400, 1200)))
+"""Replies take at least two seconds of the engine below; half of them are cut long before, and so late that a
+busy machine has sent them by then: the engine says nothing of what never reached it."""
 SLOW = "fast?step_base_us=5000&context_limit_tokens=2000"
 
 

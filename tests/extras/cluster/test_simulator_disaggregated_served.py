@@ -100,7 +100,7 @@ def test_what_the_client_measured_is_what_the_two_engines_did() -> None:
 @three_attempts
 def test_ttft_of_an_idle_system_is_prefill_transfer_and_a_step_of_decode() -> None:
     """As replay has it to the nanosecond; here what the machine adds comes on top of it, least of all to the
-    quickest of seven."""
+    quickest of seven: less than half a step."""
     options = "fast?prefill_workers=1&decode_workers=1&step_base_us=20000&kv_transfer_latency_us=60000"
     plan = LoadPlan("one", SyntheticWorkload("w", Fixed(600), Fixed(1)), ClosedLoop(1), 7, seed=1)
     seen, truths = served(options, plan)
@@ -108,8 +108,8 @@ def test_ttft_of_an_idle_system_is_prefill_transfer_and_a_step_of_decode() -> No
     exact_ns = ReplayEngine(parse_scenario(options)).run(plan).records
     true_ns = np.array([(truth.first_visible_ns or 0) - truth.received_ns for truth in truths])
     expected_ns = int((exact_ns.first_content_ns - exact_ns.submitted_ns)[0]) - 50_000  # without its network
-    assert np.min(true_ns) == pytest.approx(expected_ns, rel=0.02)
-    assert np.min(ttft_ns) == pytest.approx(np.min(true_ns), rel=0.02)
+    assert -50_000 <= np.min(true_ns) - expected_ns < 10_000_000
+    assert 0 <= np.min(ttft_ns - true_ns) < 10_000_000
 
 
 def test_one_request_at_a_time_is_served_as_it_is_replayed() -> None:

@@ -26,7 +26,7 @@ def entry(suite: Suite) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timing
+@pytest.mark.usefixtures("however_late")
 def test_a_served_engine_is_sampled_with_this_host(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(ONE_LOAD, SMALL_WARMUP)
     sut = suite.path / "sut.toml"
