@@ -148,7 +148,9 @@ class JobLoop:
         try:
             await self._start()
             while (alone := self._waiting) is not None:  # nothing else can become due in the meantime
-                due_ns = await self._place_ns(self._last_start_ns)
+                due_ns = self._last_start_ns
+                if self._free_ns is not None:
+                    due_ns = await self._place_ns(self._free_ns, due_ns)
                 await self._pacer.until(due_ns)
                 self._waiting = None
                 self._send_alone(alone, due_ns)
@@ -266,14 +268,12 @@ class JobLoop:
         self._free_ns.append(ended.finished_ns)
         self._changed.set()
 
-    async def _place_ns(self, arrived_ns: int) -> int:
+    async def _place_ns(self, free_ns: deque[int], arrived_ns: int) -> int:
         """The instant at which a request that arrives then may be sent, once that is known."""
-        if self._free_ns is None:
-            return arrived_ns
-        while not self._free_ns:
+        while not free_ns:
             self._changed.clear()
             await self._changed.wait()
-        return max(arrived_ns, self._free_ns.popleft())
+        return max(arrived_ns, free_ns.popleft())
 
     def _ring(self) -> None:
         """End the load: the duration has passed."""

@@ -176,12 +176,6 @@ class TurnWaits(NamedTuple):
     ms: FloatArray
 
 
-def of_class(records: Records, name: str) -> Records:
-    """The records of the turns whose sessions belong to a class."""
-    labels = np.array(records.class_label, dtype=object)
-    return records.select(np.asarray(labels == name, dtype=bool))
-
-
 def turn_waits(records: Records) -> TurnWaits:
     """The wait of each turn: the server's queue wait if every turn that ended well has one, else TTFT for all
     (AMB-10)."""

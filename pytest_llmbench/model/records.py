@@ -276,6 +276,11 @@ class Records(
             columns |= {name: getattr(self, name)[entries] for name in names}
         return Records(**columns)
 
+    def of_class(self, label: str) -> Records:
+        """The requests with this class label."""
+        labels = (each == label for each in self.class_label)
+        return self.select(np.fromiter(labels, dtype=bool, count=len(self)))
+
     def part(self, first: int, last: int) -> Records:
         """Requests ``first`` to ``last - 1`` as they stand, without copying more than offsets."""
         columns: dict[str, Any] = {name: getattr(self, name)[first:last] for name in _OF_REQUESTS}
@@ -525,6 +530,12 @@ class OnRecords(Protocol):
         """Take these records, in the order in which they ended. False, with nothing taken, if they can only
         be taken as rows. All chunks have the attribution ``exact``, and there are no server timings."""
         ...
+
+
+def split_by_class(runs: Sequence[Records]) -> dict[str, list[Records]]:
+    """Class label → its requests in each run, labels in order; empty where there are not two classes."""
+    labels = sorted({label for run in runs for label in run.class_label} - {""})
+    return {label: [run.of_class(label) for run in runs] for label in labels} if len(labels) > 1 else {}
 
 
 def replacement_lags_ns(load: Load, records: Records) -> IntColumn:

@@ -437,19 +437,22 @@ def objective_text(objective: Entry) -> str:
     return f"{objective['metric']} {objective['op']} {numbers.quantity(objective['limit'], unit)}"
 
 
-def measured_text(objective: Entry) -> str:
-    """The measured value of an objective, with enough digits to be told from the limit."""
+def measured_text(objective: Entry, *, doubt: bool = True) -> str:
+    """The measured value of an objective, with enough digits to be told from the limit.
+
+    ``doubt``: with what this machine may have done to it.
+    """
     unit = shown_unit(objective["metric"], objective["unit"])
     if objective["point"] is None:
         if objective["lower"] is None and objective["upper"] is None:
             return numbers.NOT_MEASURED
         return numbers.interval(objective["lower"], objective["upper"], unit)
     point = numbers.against(objective["point"], objective["limit"], unit)
-    doubt = numbers.machine_doubt(objective, unit)
+    machine = numbers.machine_doubt(objective, unit) if doubt else ""
     if objective["lower"] == objective["upper"] == objective["point"]:
-        return f"{point}{doubt}"
+        return f"{point}{machine}"
     ends = numbers.interval(objective["lower"], objective["upper"], unit, objective.get("n"))
-    return f"{point} {ends}{doubt}" if ends.startswith("[") else f"{point} ({ends}){doubt}"
+    return f"{point} {ends}{machine}" if ends.startswith("[") else f"{point} ({ends}){machine}"
 
 
 def views(entries: Iterable[Entry]) -> list[TestView]:

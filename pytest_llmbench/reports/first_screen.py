@@ -105,11 +105,21 @@ def _limit(test: TestView, objective: Entry) -> Held:
         state=state,
         word=state,
         limit=objective_text(objective),
-        measured=measured_text(objective),
+        measured=measured_text(objective, doubt=_machine_decides(objective)),
         distance=distance_text(point, limit),
         reason=str(objective.get("reason") or ""),
         span=_share_used(objective),
     )
+
+
+def _machine_decides(objective: Entry) -> bool:
+    """Whether what this machine may have added or taken away reaches from what was measured to the limit."""
+    point = objective["point"]
+    if point is None:
+        return False
+    lower, upper = (point if objective[end] is None else objective[end] for end in ("lower", "upper"))
+    least, most = lower - (objective.get("too_high_by") or 0.0), upper + (objective.get("too_low_by") or 0.0)
+    return bool(least <= objective["limit"] <= most)
 
 
 def distance_text(point: float | None, limit: float) -> str | None:

@@ -37,8 +37,10 @@ class OpenAIChat(DialectDefaults):
         if request.messages is not None:
             return encode_body(_conversation(request.messages), request, options)
         text = own_prompt(request)
-        parts = [{"type": "text", "text": text}, *(_part(piece, request.index) for piece in request.media)]
-        messages = [{"role": "user", "content": parts if request.media else text}]
+        content: str | list[Any] = text
+        if request.media:
+            content = [{"type": "text", "text": text}, *(_part(one, request.index) for one in request.media)]
+        messages = [{"role": "user", "content": content}]
         return encode_body({"messages": messages, **_asked_form(request)}, request, options)
 
     def decode(self, event: SSEEvent) -> Chunk:

@@ -271,10 +271,6 @@ def of_adapters(base: Workload, adapters: Mapping[str, float] | Sequence[str]) -
     ``adapters``: the share of each, what remains going to the base model, labelled ``base``; or names, which
     take turns. Each adapter has prompts of its own. Raises SuiteError.
     """
-    if "exact" in base.specification()["input_length"]:
-        raise SuiteError(
-            "prompts of exact lengths cannot name adapters: leave exact = true out of the workload"
-        )
     in_turn = not isinstance(adapters, Mapping)
     shares = adapters if isinstance(adapters, Mapping) else dict.fromkeys(adapters, 1.0)
     parts = [Part(name, base, share, model=name) for name, share in shares.items()]
@@ -367,7 +363,10 @@ def _part_mistakes(parts: tuple[Part, ...], fewest: int = 2) -> list[str]:
         if not 0 < part.weight <= LARGEST_WEIGHT:
             told = f"the weight of {part.name!r} is {shown(part.weight)}"
             found.append(f"{told}: give a number above 0, at most {LARGEST_WEIGHT:g}")
-        found += [f"part {part.name!r}: {mistake}" for mistake in check_specification(part.workload)]
+        mistakes = check_specification(part.workload)
+        if not mistakes and "exact" in part.workload.specification()["input_length"]:
+            mistakes = ["prompts of exact lengths are of one workload alone: leave exact = true out"]
+        found += [f"part {part.name!r}: {mistake}" for mistake in mistakes]
     return found or _disagreements(parts)
 
 

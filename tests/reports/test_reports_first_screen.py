@@ -72,6 +72,17 @@ def made(report: Entry, entry: Entry) -> Entry:
     return {**report, "tests": [*tests, void, report["tests"][2]]}
 
 
+@pytest.mark.parametrize(("limit", "told"), [(900.0, False), (112.0, True), (80.0, True), (60.0, False)])
+def test_what_the_machine_may_have_done_is_told_where_it_decides(
+    report: Entry, entry: Entry, limit: float, told: bool
+) -> None:
+    """Of 100 [90, 110], at most 15 too high and 5 too low."""
+    late = objective("pass", 100, limit, too_high_by=15.0, too_low_by=5.0)
+    (test,) = ReportView({**report, "tests": [with_limits(entry, late)]}).tests
+    (card,) = held_of(test)
+    assert ("by the machine" in card.measured) == told
+
+
 def test_the_banner_counts_what_was_held(made: Entry) -> None:
     assert screen(made).banner == (
         "1 of 5 limits broken, 2 undecided; 1 of 2 comparisons regressed; "

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from planned_load import TextWorkload
 
 from pytest_llmbench import make_workload
 from pytest_llmbench.errors import SuiteError
@@ -75,6 +78,25 @@ def test_a_replay_counts_them_and_waits_for_the_encoder() -> None:
     )
     assert longer_ns.tolist() == [1_000_000 * (each - 50) for each in TOKENS]
     assert [each.tolist() for each in np.unique(some.records.class_label)] == ["audio+image"]
+
+
+@dataclass(frozen=True)
+class Drawings(TextWorkload):
+    """The same text beside a drawing, which is another one in the last request."""
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        text = "what is drawn here and why " * 8
+        return [
+            PlannedRequest(i, 4, 32, text=text, media=(Piece("image", i // (count - 1), 560, 560),))
+            for i in range(count)
+        ]
+
+
+def test_a_prefix_cache_tells_drawings_apart_also_beside_a_text() -> None:
+    plan = LoadPlan("drawings", Drawings(), ClosedLoop(1), 3, seed=1)
+    seen = ReplayEngine(parse_scenario("fast?prefix_caching=on")).run(plan)
+    assert seen.records.input_tokens.tolist() == [32 + 400] * 3
+    assert seen.records.cached_tokens.tolist() == [0, 416, 32]
 
 
 def test_a_file_has_no_size_in_a_replay() -> None:

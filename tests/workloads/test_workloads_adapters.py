@@ -111,7 +111,7 @@ def test_on_the_base_model_the_same_is_asked() -> None:
 
 def test_not_of_prompts_of_exact_lengths() -> None:
     exact = ExactLengths(BASE)
-    with pytest.raises(SuiteError, match="exact lengths cannot name adapters"):
+    with pytest.raises(SuiteError, match="exact lengths are of one workload alone"):
         build(job.Parameters, {"workload": exact, "adapters": ["a"]}, test="job")
 
 

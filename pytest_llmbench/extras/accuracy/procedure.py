@@ -12,10 +12,8 @@ sampled there, so the share itself decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from pytest_llmbench.extras.accuracy.questions import questions
 from pytest_llmbench.methodology.measuring.fewest import fewest_requests
@@ -32,7 +30,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -174,19 +172,17 @@ def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
     records = [run.records for run in seen]
-    labels = sorted({label for run in records for label in run.class_label} - {""})
+    classes = split_by_class(records)
     metrics: dict[str, Estimate] = accuracy(records) | {"completion_rate": completion_rate(records)}
-    if len(labels) > 1:
-        for label in labels:
-            own = accuracy([_of(run, label) for run in records])
-            metrics |= {f"{name}[{label}]": each for name, each in own.items()}
+    for label, own in classes.items():
+        metrics |= {f"{name}[{label}]": each for name, each in accuracy(own).items()}
     facts = setting.facts | manifest(setting, plans(parameters, setting), warmup, seen)
     return TestResult(
         test=NAME,
         section=SECTION,
         title=TITLE,
         metrics=metrics,
-        tables=(_results(metrics, records), *_by_class(metrics, labels, records), *_wrong(records)),
+        tables=(_results(metrics, records), *_by_class(metrics, classes), *_wrong(records)),
         plots=(),
         configuration=configuration(facts, seen),
         # How replies came is nobody's business here: a buffer on the way does not void what they say.
@@ -196,10 +192,6 @@ def result(
         objectives=parameters.objectives,
         notes=(Note.of("outside_draft", test=NAME),),
     )
-
-
-def _of(run: Records, label: str) -> Records:
-    return run.select(np.array([own == label for own in run.class_label], dtype=bool))
 
 
 _CHECKS = {
@@ -221,18 +213,12 @@ def _results(metrics: dict[str, Estimate], records: Sequence[Records]) -> Table:
     return Table("accuracy_results", "Accuracy", ("Metric", "Value", "95 % interval"), with_intervals(rows))
 
 
-def _by_class(
-    metrics: dict[str, Estimate], labels: Sequence[str], records: Sequence[Records]
-) -> tuple[Table, ...]:
-    if len(labels) < 2:
+def _by_class(metrics: dict[str, Estimate], classes: Mapping[str, Sequence[Records]]) -> tuple[Table, ...]:
+    if not classes:
         return ()
     rows: list[Row] = [
-        (
-            label,
-            sum(map(len, checks([_of(run, label) for run in records]))),
-            *cells(metrics, (f"{ACCURACY}[{label}]",)),
-        )
-        for label in labels
+        (label, sum(map(len, checks(own))), *cells(metrics, (f"{ACCURACY}[{label}]",)))
+        for label, own in classes.items()
     ]
     return (Table("accuracy_by_class", "Accuracy by Class", ("Class", "Questions", "Accuracy"), tuple(rows)),)
 

@@ -6,7 +6,7 @@ The procedure and the figures of a job; in addition what only a common start mak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pytest_llmbench.extras.batch.figures import (
     COMMON,
@@ -73,23 +73,14 @@ def result(
     """The result of the job, with what only a common start makes a figure of."""
     made = job.result(parameters, setting, warmup, seen)
     rates, by_run = figures(parameters, setting, seen, lambda runs: rates_of(runs, setting.seed))
-    metrics = {**made.metrics, SPREAD.name: send_spread(seen), **rates}
+    metrics = {SPREAD.name: send_spread(seen), **rates}
     shown = {row.name: row.title for row in (SPREAD, COMMON, FASTEST)}
     shown |= {f"{row.name}.p50": f"{row.title}, P50" for row in (SERVER_PREFILL, SERVER_GENERATION)}
     rows = zip(shown.values(), cells(metrics, shown), strict=True)
     table = Table("batch", "Batch", ("Metric", "Value", "Next run"), with_intervals(rows))
-    notes = [Note.of("outside_draft", test=NAME)]
     whole = {run.selfcheck.transport for run in seen if run.facts.value(LoadFact.RELEASE) == WHOLE}
-    notes += [Note.of("not_held_back", transport=each) for each in sorted(whole)]
-    return replace(
-        made,
-        test=NAME,
-        title=made.title.replace(job.TITLE, TITLE),
-        metrics=metrics,
-        tables=(table, *made.tables),
-        by_run={**made.by_run, **by_run},
-        notes=tuple(notes),
-    )
+    notes = [Note.of("not_held_back", transport=each) for each in sorted(whole)]
+    return job.extended(made, NAME, TITLE, table, metrics, by_run, notes)
 
 
 TEST = TestDefinition(

@@ -27,7 +27,6 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
-from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -125,25 +124,15 @@ def result(
     """The result of the job, with what it gives to a user and by accelerator."""
     made = job.result(parameters, setting, warmup, seen)
     metrics = {
-        **made.metrics,
         PER_USER: _per_user(made.metrics.get("tpot.mean")),
         PER_ACCELERATOR: per_accelerator(made.metrics["output_token_throughput"], made.facts),
     }
     rows = {"Tokens per second of a user": PER_USER, "Tokens per second and GPU": PER_ACCELERATOR}
     cell = zip(rows, table_cells(metrics, rows.values()), strict=True)
-    tables = Table("grid_cell", "Cell of the Grid", ("Metric", "Value", "Next run"), with_intervals(cell))
-    by_run = dict(made.by_run)
-    if "tpot.mean" in by_run:
-        by_run[PER_USER] = tuple(each and 1000.0 / each for each in by_run["tpot.mean"])
-    return replace(
-        made,
-        test=NAME,
-        title=made.title.replace(job.TITLE, TITLE),
-        metrics=metrics,
-        tables=(tables, *made.tables),
-        by_run=by_run,
-        notes=(Note.of("outside_draft", test=NAME),),
-    )
+    table = Table("grid_cell", "Cell of the Grid", ("Metric", "Value", "Next run"), with_intervals(cell))
+    tpot = made.by_run.get("tpot.mean")
+    by_run = {} if tpot is None else {PER_USER: tuple(each and 1000.0 / each for each in tpot)}
+    return job.extended(made, NAME, TITLE, table, metrics, by_run)
 
 
 def _per_user(tpot: Estimate | None) -> Estimate:

@@ -34,7 +34,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -120,7 +120,7 @@ _METRICS = ("latency", "latency_scheduled", *_RATES, "completion_rate")
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
-    classes = _classes([run.records for run in seen])
+    classes = split_by_class([run.records for run in seen])
     metrics, own_runs = figures(parameters, setting, seen, lambda runs: _metrics(runs, setting.seed))
     judged = as_judged(parameters, seen)
     facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
@@ -146,7 +146,7 @@ def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     generated."""
     records = [run.records for run in seen]
     found = _latencies("", records)
-    for label, runs in _classes(records).items():
+    for label, runs in split_by_class(records).items():
         found |= _latencies(f"[{label}]", runs)
     return found | {name: each for name, each in rates(seen, seed=seed).items() if name in _METRICS}
 
@@ -154,17 +154,6 @@ def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
 def _latencies(qualifier: str, runs: Sequence[Records]) -> dict[str, Estimate]:
     found = distribution_of("latency", runs, name=f"latency{qualifier}")
     return found | distribution_of("latency_scheduled", runs, name=f"latency_scheduled{qualifier}")
-
-
-def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
-    """Class → the requests of each run in it; empty if there is only one class."""
-    labels = sorted({label for run in runs for label in run.class_label} - {""})
-    if len(labels) < 2:
-        return {}
-    return {
-        label: [run.select(np.array([own == label for own in run.class_label], dtype=bool)) for run in runs]
-        for label in labels
-    }
 
 
 def _results(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:

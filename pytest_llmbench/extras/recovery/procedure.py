@@ -163,22 +163,16 @@ def result(
     """The result of the job, with the time until the limits hold again."""
     made = job.result(parameters, setting, warmup, seen)
     runs = [_recovery(parameters, run) for run in seen]
-    metrics = {**made.metrics, TIME.name: time_to_recovery(runs, parameters.window_s)}
+    time = time_to_recovery(runs, parameters.window_s)
     times = tuple(each.time_s if each.recovered else None for each in runs)
+    by_run = {TIME.name: times} if len(runs) > 1 else {}
+    table, notes = _table(runs, Figure(TIME.name, time)), _notes(parameters, runs, seen)
     marks = _marks(runs[0]) if runs else {}
-    return replace(
-        made,
-        test=NAME,
-        title=made.title.replace(job.TITLE, TITLE),
-        metrics=metrics,
-        tables=(_table(runs, Figure(TIME.name, metrics[TIME.name])), *made.tables),
-        plots=tuple(
-            replace(plot, marks={**plot.marks, **marks}) if plot.id in _MARKED else plot
-            for plot in made.plots
-        ),
-        by_run={**made.by_run, **({TIME.name: times} if len(runs) > 1 else {})},
-        notes=(Note.of("outside_draft", test=NAME), *_notes(parameters, runs, seen)),
+    plots = tuple(
+        replace(plot, marks={**plot.marks, **marks}) if plot.id in _MARKED else plot for plot in made.plots
     )
+    made = job.extended(made, NAME, TITLE, table, {TIME.name: time}, by_run, notes)
+    return replace(made, plots=plots)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:

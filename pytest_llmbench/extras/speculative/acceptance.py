@@ -13,7 +13,7 @@ the standard error of the residuals y - r x over replies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -168,11 +168,11 @@ def _ratio(over: IntColumn, under: IntColumn, unit: str, method: str) -> Estimat
     return _normal(ratio, error, n, method, unit)
 
 
-def by_class(records: Records, labels: Sequence[str]) -> dict[str, Estimate]:
-    """Length and rate of the requests of each label, which only replies tell, and what the stream shows."""
+def by_class(classes: Mapping[str, Sequence[Records]]) -> dict[str, Estimate]:
+    """Length and rate of the requests of each label, which only replies tell, and what the stream shows; of
+    the first run."""
     found: dict[str, Estimate] = {}
-    for label in labels:
-        own = records.select(np.array([each == label for each in records.class_label], dtype=bool))
+    for label, (own, *_) in classes.items():
         told = {**by_replies(own), PER_EVENT.name: by_stream(own)}
         found |= {f"{name}[{label}]": estimate for name, estimate in told.items()}
     return found

@@ -42,7 +42,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING, Records, split_by_class
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
@@ -151,9 +151,8 @@ def result(
         told = Note.of("acceptance_told_by", source=found.source) if found.source else None
         notes.append(told or Note.of("no_acceptance_told"))
         findings = _held_against_stream(metrics)
-    labels = sorted({label for run in on for label in run.records.class_label} - {""})
-    if len(labels) > 1:
-        metrics |= by_class(on[0].records, labels)
+    classes = split_by_class([run.records for run in on])
+    metrics |= by_class(classes)
     if parameters.min_speedup is not None:
         metrics[SPEEDUP.name] = _speedup(*([run.records for run in arm] for arm in (on, off)))
         slower = rates(off, seed=setting.seed)
@@ -165,7 +164,7 @@ def result(
         section=SECTION,
         title=TITLE,
         metrics=metrics,
-        tables=(_table(metrics), *_by_place(metrics), *_by_class(metrics, labels)),
+        tables=(_table(metrics), *_by_place(metrics), *_by_class(metrics, list(classes))),
         plots=(),
         configuration=configuration(facts, seen),
         observations=tuple(seen),
@@ -229,7 +228,7 @@ def _by_place(metrics: Mapping[str, Estimate]) -> tuple[Table, ...]:
 
 
 def _by_class(metrics: Mapping[str, Estimate], labels: Sequence[str]) -> tuple[Table, ...]:
-    if len(labels) < 2:
+    if not labels:
         return ()
     names = (LENGTH.name, RATE.name, PER_EVENT.name)
     rows: list[Row] = [(label, *cells(metrics, [f"{name}[{label}]" for name in names])) for label in labels]

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pytest_llmbench.methodology.believed import as_believed
 from pytest_llmbench.methodology.measuring.adaptive import (
     GATE_REQUESTS,
@@ -409,10 +407,7 @@ def _metrics(seen: Sequence[Observation], parts: Parts, seed: int) -> dict[str, 
 
 
 def _of(run: Observation, label: str) -> Observation:
-    mask = np.fromiter(
-        (each == label for each in run.records.class_label), dtype=bool, count=len(run.records)
-    )
-    return replace(run, records=run.records.select(mask))
+    return replace(run, records=run.records.of_class(label))
 
 
 def _table(

@@ -24,7 +24,6 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.fairness import (
     class_jain_index,
     mean_ttft_ms,
-    of_class,
     session_jain_index,
     starved_sessions,
     ttft_inflation,
@@ -212,9 +211,7 @@ class SessionFairness:
         waits = turn_waits(inside)
         labels = np.array(inside.class_label, dtype=object)
         classes = tuple(
-            SessionClass(
-                name, of_class(inside, name), of_class(records, name), level, waits.ms[labels == name]
-            )
+            SessionClass(name, inside.of_class(name), records.of_class(name), level, waits.ms[labels == name])
             for name, level in alone.items()
         )
         return cls(mixed, classes, waits.source, seed)

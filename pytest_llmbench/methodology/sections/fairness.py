@@ -534,7 +534,7 @@ def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, s
 def _class_result(
     requested: RequestClass, inside: Records, alone: Seen, waits: list[FloatArray]
 ) -> ClassResult:
-    own = inside.select(np.array(inside.class_label, dtype=object) == requested.name)
+    own = inside.of_class(requested.name)
     baseline = submitted_inside(window_of(alone.observation))
     metrics = _latencies(own)
     metrics["starvation_rate"] = fairness.starvation_rate(waits)

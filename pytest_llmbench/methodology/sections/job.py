@@ -9,8 +9,9 @@ figure is of the whole job, its first wave and its drain included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
@@ -154,6 +155,28 @@ def result(
         objectives=parameters.objectives,
         notes=(Note.of("outside_draft", test="job"), *held_back(seen)),
         by_run=own_runs,
+    )
+
+
+def extended(
+    made: TestResult,
+    test: str,
+    title: str,
+    table: Table,
+    metrics: Mapping[str, Estimate],
+    by_run: Mapping[str, tuple[float | None, ...]] = MappingProxyType({}),
+    notes: Iterable[Note] = (),
+) -> TestResult:
+    """The result of a job as that of another test outside the draft: its name, its table first, and its
+    metrics and notes besides."""
+    return replace(
+        made,
+        test=test,
+        title=made.title.replace(TITLE, title),
+        metrics={**made.metrics, **metrics},
+        tables=(table, *made.tables),
+        by_run={**made.by_run, **by_run},
+        notes=(Note.of("outside_draft", test=test), *notes),
     )
 
 

@@ -39,7 +39,7 @@ from pytest_llmbench.model.fact_keys import ResultFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -149,7 +149,7 @@ def result(
         setting.facts.value(ResultFact.REASONING_NATURAL_END_REASONS) or measured.NATURAL_END_REASONS
     )
     option = measured.output_itl_option(runs)
-    classes = _classes(runs)
+    classes = split_by_class(runs)
     metrics, own_runs = figures(
         parameters, setting, seen, lambda those: _metrics(those, natural, option, setting.seed)
     )
@@ -187,7 +187,7 @@ def _metrics(
     metrics = _distributions("", runs, option)
     for family, measure in _FIRST.items():
         metrics |= distribution(family, [measure(run) for run in runs])
-    for label, own in _classes(runs).items():
+    for label, own in split_by_class(runs).items():
         metrics |= _distributions(f"[{label}]", own, option)
     metrics["think_share"] = measured.think_share(runs, seed=seed)
     engines = [run.engine for run in seen]
@@ -216,17 +216,6 @@ _FIRST = {
     "tpot": latency.tpot_ms,
     "e2e": latency.e2e_ms,
 }
-
-
-def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
-    """Class → the requests of each run in it; empty if there is only one class."""
-    labels = sorted({label for run in runs for label in run.class_label} - {""})
-    if len(labels) < 2:
-        return {}
-    return {
-        label: [run.select(np.array([own == label for own in run.class_label], dtype=bool)) for run in runs]
-        for label in labels
-    }
 
 
 def _results(metrics: Mapping[str, Estimate], option: Option) -> Table:

@@ -657,11 +657,12 @@ class ReplayRun:
 def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | None:
     """The prompt's token ids that the prefix cache goes by; for text the ids that a real engine would make of
     it."""
-    if planned.media and planned.token_ids is not None and config.prefix_caching:
-        return [*planned.token_ids, *ids_of(planned.media)]
-    if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
-        return planned.token_ids
-    return reference_tokenizer().encode(planned.text)[: planned.input_tokens]
+    ids: Sequence[int] | None = planned.token_ids
+    if not config.prefix_caching:
+        return ids
+    if ids is None and planned.text is not None:
+        ids = reference_tokenizer().encode(planned.text)[: planned.input_tokens]
+    return [*ids, *ids_of(planned.media)] if planned.media and ids is not None else ids
 
 
 @lru_cache(maxsize=1024)

@@ -153,8 +153,13 @@ class WithMedia(StreamedWorkload):
     laws: tuple[MediaLaw, ...]
 
     def __post_init__(self) -> None:
-        if "media" in self.base.specification():
-            raise SuiteError("its prompts have pieces already", where=f"workload {self.base.name!r}")
+        stated, mistakes = self.base.specification(), []
+        if "media" in stated:
+            mistakes.append("its prompts have pieces already")
+        if "exact" in stated["input_length"]:
+            mistakes.append("prompts of exact lengths have no room for pieces: leave exact = true out")
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=f"workload {self.base.name!r}")
 
     @property
     def name(self) -> str:
