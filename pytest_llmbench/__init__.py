@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         OpenLoop,
         SessionSlots,
         SessionStarts,
+        churn,
     )
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
@@ -133,7 +134,15 @@ _HOMES = {
         "us",
     ),
     "model.messages": ("Message", "MessageArray", "ToolCall"),
-    "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop", "SessionSlots", "SessionStarts"),
+    "model.plan": (
+        "ClosedLoop",
+        "Deadlines",
+        "LoadPlan",
+        "OpenLoop",
+        "SessionSlots",
+        "SessionStarts",
+        "churn",
+    ),
     "model.request": ("PlannedRequest", "Workload"),
     "model.stages": ("ramp", "spike", "steps"),
     "model.structured": ("StructuredOutput",),
@@ -206,6 +215,7 @@ __all__ = [
     "WithFixedOutput",
     "Workload",
     "chat_reasoning_mix",
+    "churn",
     "completion_rate",
     "e2e",
     "energy_per_output_token",

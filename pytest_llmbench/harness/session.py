@@ -198,10 +198,11 @@ class BenchSession:
         salt = self._salt(nodeid, definition, parameters, opened)
         setting = setting_on(opened, parameters, self.settings, warmup, salt)
         refuse_other_kind(definition, opened.api)
-        if parameters.adapters:
+        churned = getattr(parameters, "beside", None)
+        if parameters.adapters or churned is not None:
             from pytest_llmbench.harness.sut.adapters import require_adapters  # few tests have some
 
-            require_adapters(opened, parameters.adapters)
+            require_adapters(opened, parameters.adapters or (), churned)
         if missing := definition.needs(parameters, setting):
             listed = "\n".join(f"  - {thing}" for thing in missing)
             raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.classes import RequestClass
 
@@ -78,6 +79,7 @@ class LLMBench:
         max_send_spread_ms: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         prompts: int | Mapping[str, int] = 32,
         max_makespan_s: float | Mapping[str, float] | None = None,
         min_requests_per_s: float | Mapping[str, float] | None = None,
@@ -119,6 +121,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param prompts: requests of the batch.
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
@@ -304,6 +308,7 @@ class LLMBench:
         max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
@@ -341,6 +346,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
@@ -372,6 +379,7 @@ class LLMBench:
         concurrency: int | Sequence[int] | Mapping[str, int] = 8,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         prompts: int | Mapping[str, int] | None = None,
         max_makespan_s: float | Mapping[str, float] | None = None,
         min_requests_per_s: float | Mapping[str, float] | None = None,
@@ -417,6 +425,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param prompts: requests of each cell (default: 10 for each in flight, at least 32).
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
@@ -619,6 +629,7 @@ class LLMBench:
         concurrency: int | Mapping[str, int] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
@@ -652,6 +663,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
             base model, or a list of names, which take turns; figures are by adapter.
@@ -819,6 +832,7 @@ class LLMBench:
         max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "profile:EMBED",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
@@ -856,6 +870,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name; of one that asks for
@@ -969,6 +985,7 @@ class LLMBench:
         max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "chat-and-reasoning",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
@@ -1010,6 +1027,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
@@ -1043,6 +1062,7 @@ class LLMBench:
         burstiness: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         prompts: int | Mapping[str, int] | None = None,
         max_makespan_s: float | Mapping[str, float] | None = None,
         min_requests_per_s: float | Mapping[str, float] | None = None,
@@ -1097,6 +1117,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param prompts: requests of a load without an end (default 1000).
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
@@ -1389,6 +1411,7 @@ class LLMBench:
         max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        beside: Churn | None = None,
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
@@ -1421,6 +1444,8 @@ class LLMBench:
             decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
+            rate=0.5)``; the engine unloads and loads them by its own calls.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.

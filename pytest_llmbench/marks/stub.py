@@ -23,6 +23,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.classes import RequestClass
 

@@ -18,7 +18,9 @@ MEASURED_IF_LIMITED = frozenset(
     {"ttft_any", "ttft_first_event", "ttft_scheduled", "e2e_scheduled", "itl"}
 )  # fmt: skip
 """What a test of one load measures besides, where a limit asks for it."""
-_ONE_LOAD = _USUAL | MEASURED_IF_LIMITED
+OF_CHURN = frozenset({"adapter_load", "adapter_unload", "adapter_call_failures"})
+"""What a test of one load gives of adapters that come and go meanwhile."""
+_ONE_LOAD = _USUAL | MEASURED_IF_LIMITED | OF_CHURN
 _SESSIONS = frozenset(name for name, row in OWN.items() if row.section == "sessions")
 _REASONING = frozenset(name for name, row in OWN.items() if row.section == "reasoning")
 _LARGEST = frozenset({

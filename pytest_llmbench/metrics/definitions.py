@@ -473,6 +473,28 @@ _GUARDRAILS = (
         "5.10.4",
     ),
 )
+_ADAPTERS = (
+    _latency(
+        "adapter_load",
+        "Load of an adapter",
+        "call sent until its answer ended, of loads that succeeded",
+        "adapters",
+    ),
+    _latency(
+        "adapter_unload",
+        "Unload of an adapter",
+        "call sent until its answer ended, of unloads that succeeded",
+        "adapters",
+    ),
+    _scalar(
+        "adapter_call_failures",
+        "Failed calls of adapters",
+        "count",
+        "lower",
+        "calls that load or unload an adapter and were refused or had no answer in time",
+        "adapters",
+    ),
+)
 _SESSIONS = (
     MetricDefinition(
         "turn_ttft", "Time to first token by turn", "ms", "lower",
@@ -538,7 +560,7 @@ _SESSIONS = (
 )  # fmt: skip
 _ROWS = (
     *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_CAPACITY, *_SHAPE, *_FAIRNESS,
-    *_CACHE, *_MEMORY, *_SCALING, *_GUARDRAILS, *_SESSIONS,
+    *_CACHE, *_MEMORY, *_SCALING, *_GUARDRAILS, *_ADAPTERS, *_SESSIONS,
 )  # fmt: skip
 
 

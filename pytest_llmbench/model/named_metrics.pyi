@@ -42,6 +42,15 @@ class NamedMetrics:
     def accuracy_of_set(self) -> ReadEstimate:
         """Accuracy of the set."""
     @property
+    def adapter_call_failures(self) -> ReadEstimate:
+        """Failed calls of adapters."""
+    @property
+    def adapter_load(self) -> MetricView:
+        """Load of an adapter."""
+    @property
+    def adapter_unload(self) -> MetricView:
+        """Unload of an adapter."""
+    @property
     def batch_utilisation(self) -> ReadEstimate:
         """Batch utilisation."""
     @property

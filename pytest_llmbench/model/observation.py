@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -244,6 +244,20 @@ class HostLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterCall:
+    """A call that loads or unloads an adapter while load is running."""
+
+    kind: Literal["load", "unload"]
+    adapter: str
+    at_ns: int
+    """When it was sent, on the clock of the records."""
+    took_ns: int
+    """How long it took until its answer ended."""
+    problem: str = ""
+    """Why it failed, in words; empty if it did not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The answer to a LoadPlan."""
 
@@ -284,6 +298,8 @@ class Observation:
     declined: str | None = None
     """Why the load was not sent, as a further run was not wanted: it is no run of the test. None if it
     was."""
+    adapter_calls: tuple[AdapterCall, ...] = ()
+    """The calls of ``plan.beside``, in the order in which they were sent."""
 
     @property
     def duration_s(self) -> float:

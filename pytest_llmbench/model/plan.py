@@ -6,10 +6,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
@@ -24,6 +25,7 @@ ALPHA = 0.05
 SPENT = ALPHA / 2
 """The part of it that the looks may spend. The rest allows for dependence that short samples do not show."""
 JUDGED = "as judged"
+_MOST_CHURNED, _FASTEST_CHURN, _LONGEST_CALL_S = 1_000, 100.0, 3_600.0
 
 Quantity = Literal[
     "ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "tpot", "e2e", "e2e_scheduled", "latency",
@@ -31,6 +33,42 @@ Quantity = Literal[
 ]  # fmt: skip
 """A quantity of a request: a latency in ms; ``ok``: it ended well; ``good``: it met all limits of a
 goodput."""
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """Adapters (LoRA) that the engine unloads and loads again while load is running, one after the other."""
+
+    adapters: tuple[tuple[str, str], ...]
+    """Name and path of each; they take turns."""
+    rate: float
+    """Adapters that are unloaded and loaded again, per second."""
+    timeout_s: float = 60.0
+    """The longest wait for the answer to a call, in seconds."""
+
+
+def churn(adapters: Mapping[str, str], rate: float, timeout_s: float = 60.0) -> Churn:
+    """Adapters to unload and load again while load is running, for ``beside=``.
+
+    ``adapters``: the path of each by its name, as the engine's call takes them. ``rate``: how many adapters
+    a second, each by two calls. ``timeout_s``: the longest wait for a call. SuiteError with all mistakes.
+    """
+    mistakes = []
+    if not isinstance(adapters, Mapping) or not 0 < len(adapters) <= _MOST_CHURNED:
+        example = "{'sql': '/adapters/sql'}"
+        mistakes.append(f"adapters must be the path of each by its name, {example}, got {shown(adapters)}")
+    else:
+        for name, path in adapters.items():
+            if not (isinstance(name, str) and name and isinstance(path, str) and path):
+                mistakes.append(
+                    f"adapters has {shown(name)}: {shown(path)}: give a name and a path in quotes"
+                )
+    for called, value, most in (("rate", rate, _FASTEST_CHURN), ("timeout_s", timeout_s, _LONGEST_CALL_S)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            mistakes.append(f"{called} must be a number above 0, at most {most:g}, got {shown(value)}")
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where="churn")
+    return Churn(tuple(adapters.items()), float(rate), float(timeout_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +394,8 @@ class LoadPlan:
     nothing happens."""
     event_at_s: float = 0.0
     """Seconds from the start of the load to its event."""
+    beside: Churn | None = None
+    """Adapters that come and go while load is running; None: they stay as they are."""
 
     @property
     def schedule_seed(self) -> int:
@@ -420,6 +460,8 @@ class LoadPlan:
         }
         if self.event:
             content |= {"event": self.event, "event_at_s": self.event_at_s}
+        if self.beside is not None:
+            content["beside"] = asdict(self.beside)
         if self.lengths_seed is not None:
             content["lengths_seed"] = self.lengths_seed
         if self.load.of_sessions:

@@ -99,11 +99,12 @@ _KINDS = {
     "model.facts": ("Fact", "Origin"),
     "model.objective": ("Objective",),
     "model.anchor": ("ClockAnchor",),
-    "model.observation": ("EngineReadings", "HostLimits", "SelfCheck"),
+    "model.observation": ("AdapterCall", "EngineReadings", "HostLimits", "SelfCheck"),
     "model.record": ("Outcome", "Phase", "TokenSource"),
     "model.telemetry": ("DeviceSeries", "Lost", "Telemetry"),
     "model.plan": (
         "Batch",
+        "Churn",
         "ClosedLoop",
         "Deadlines",
         "Looks",

@@ -6,7 +6,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.harness.sut.adapter_calls import calls_of
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
+from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.probes.api_detection import small_body
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.model_list import below, enumerated, read_model_list
@@ -15,20 +17,29 @@ from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import EncodeOptions
 
 
-def require_adapters(opened: OpenSUT, adapters: Iterable[str]) -> None:
+def require_adapters(opened: OpenSUT, adapters: Iterable[str], churned: Churn | None = None) -> None:
     """Raise SuiteError where the API names no model in its requests, SUTError where the endpoint lists its
-    models and some of these are not among them. A server without a list answers 404 to the first request."""
+    models and some of these are not among them. A server without a list answers 404 to the first request.
+
+    ``churned``: those that come and go while load is running. SUTError where no call of the endpoint does
+    that.
+    """
+    named = tuple(adapters)
     spoken = dialect_at(opened.endpoint if opened.over_http else opened.base_url, opened.api)
-    if small_body(spoken, EncodeOptions("a")) == small_body(spoken, EncodeOptions("b")):
+    if named and small_body(spoken, EncodeOptions("a")) == small_body(spoken, EncodeOptions("b")):
         raise SuiteError(
             f"requests of {opened.api} name no model, so they cannot name an adapter",
             where="adapters",
             remedy="measure over --llm-api=openai-chat or openai-completions",
         )
+    if churned is not None:
+        named = (*named, *(name for name, _ in churned.adapters))
+        if not opened.virtual:
+            _require_calls(opened)
     listed = _listed(opened)
     if listed is None:
         return
-    absent = [name for name in adapters if name not in listed]
+    absent = [name for name in dict.fromkeys(named) if name not in listed]
     if absent:
         close = difflib.get_close_matches(absent[0], listed, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
@@ -37,6 +48,17 @@ def require_adapters(opened: OpenSUT, adapters: Iterable[str]) -> None:
             where=opened.base_url,
             remedy=f"{hint}load it before the test; the endpoint lists {enumerated(listed)}",
         )
+
+
+def _require_calls(opened: OpenSUT) -> None:
+    if not opened.over_http:
+        raise SuiteError(
+            "adapters come and go by calls over HTTP, and there is no server",
+            where=f"beside=churn on {opened.endpoint}",
+            remedy="measure a server, or leave out beside",
+        )
+    with ControlPlane(opened.base_url, opened.access.access) as control:
+        calls_of(control, opened.base_url)
 
 
 def _listed(opened: OpenSUT) -> Sequence[str] | None:

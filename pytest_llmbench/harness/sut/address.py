@@ -95,6 +95,7 @@ def reach(url: str, sut_access: SUTAccess) -> Opened:
 
 def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Opened:
     """:func:`reach` with measuring processes that are being started; None where others send the load."""
+    from pytest_llmbench.harness.sut.adapter_calls import ChurningExecutor
     from pytest_llmbench.harness.sut.probed import with_counted_prompts, with_engine_metrics
 
     seen = _examined(url, sut_access)
@@ -115,6 +116,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         generator: Stoppable = distributed(sut_access, seen, pool)
     else:
         generator = _in_process(sut_access, seen)
+    generator = ChurningExecutor(generator, seen.base_url, sut_access.access)
     if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
         generator = with_counted_prompts(generator, sut_access.tokenizer)
     whereabouts = _whereabouts(target, holds_key=bool(sut_access.credentials.headers))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import shown
+from pytest_llmbench.methodology.given import OF_CHURN
 from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
@@ -31,6 +33,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
     ALPHA,
     STAGES,
+    Churn,
     Load,
     LoadPlan,
     Looks,
@@ -75,6 +78,12 @@ _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled":
 """Metric → quantity that looks can judge, for requests that generate nothing."""
 
 
+def _beside(value: object) -> list[str]:
+    """What is wrong with what happens beside the load."""
+    example = "churn({'sql': '/adapters/sql'}, rate=0.5)"
+    return [] if isinstance(value, Churn) else [f"must be {example} of pytest_llmbench, got {shown(value)}"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveParameters(LoadParameters):
     """The parameters of a test with one load that may end when its limits are decided."""
@@ -105,6 +114,11 @@ class AdaptiveParameters(LoadParameters):
         "left out.",
     )
 
+    beside: Churn | None = parameter(
+        _beside,
+        doc='adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"}, rate=0.5)``; '
+        "the engine unloads and loads them by its own calls.",
+    )
     steady: bool = parameter(
         "flag",
         False,
@@ -260,14 +274,23 @@ class AdaptiveParameters(LoadParameters):
 
     def _of_load(self) -> list[str]:
         """Mistakes between the parameters of the load."""
+        still = [
+            f"{each.metric} is of adapters that come and go: give beside=churn(…)"
+            for each in (*self.slo, *self.advisory)
+            if self.beside is None and each.metric.partition(".")[0] in OF_CHURN
+        ]
         if not self.stages:
-            return LoadParameters.contradictions(self) + [
-                f"{each.metric} is of each stage, and the load has none: give stages in arrival"
-                for each in (*self.slo, *self.advisory)
-                if EACH in each.metric
-            ]
+            return (
+                still
+                + LoadParameters.contradictions(self)
+                + [
+                    f"{each.metric} is of each stage, and the load has none: give stages in arrival"
+                    for each in (*self.slo, *self.advisory)
+                    if EACH in each.metric
+                ]
+            )
         given = [name for name in ("rate", "concurrency") if getattr(self, name) is not None]
-        found = [f"stages in arrival say how many arrive when: leave out {name}" for name in given]
+        found = still + [f"stages in arrival say how many arrive when: leave out {name}" for name in given]
         if self.whole is not None and self.count is not None:
             found.append(
                 f"the stages end after {self.whole} requests: leave out their end, or {self.count_name}"

@@ -108,6 +108,11 @@ def one_load_procedure(
         made = result(parameters, setting, warmup, seen)
         if by_class:
             made = with_classes(made, parameters, setting)
+        if parameters.beside is not None:
+            # Imported here: few tests have adapters that come and go.
+            from pytest_llmbench.methodology.measuring.adapter_calls import with_adapter_calls
+
+            made = with_adapter_calls(made, parameters.beside, is_job=parameters.is_job)
         found = (*first_wave(parameters), *equal_lengths(parameters, seen))
         made = replace(made, findings=(*made.findings, *found))
         made = with_first_wave(made, load.in_flight, is_job=parameters.is_job)
@@ -230,7 +235,9 @@ def _plan(
         "measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
         request_count(parameters, setting),
     )
-    plan = part.plan(setting, label, parameters.load, count, lengths_seed=listed, first=first)
+    plan = part.plan(
+        setting, label, parameters.load, count, lengths_seed=listed, first=first, beside=parameters.beside
+    )
     if _may_end_early(parameters, setting):
         return bounded(parameters, plan)
     return plan.with_(most_failures=_most_failures(parameters, plan.requests * runs))
@@ -271,6 +278,8 @@ def _asked(parameters: AdaptiveParameters, setting: Setting) -> dict[str, Any]:
     asked: dict[str, Any] = {"load": load.terms(), "requests": request_count(parameters, setting)}
     if load.is_trace:
         asked |= {"load": "trace"}
+    if parameters.beside is not None:
+        asked |= {"beside": asdict(parameters.beside)}
     if looks is not None and _may_end_early(parameters, setting):
         asked |= {"looks": asdict(looks), "max_seconds": parameters.max_seconds}
     return asked

@@ -319,6 +319,14 @@ _REPLIES = {
         "they count as complete, and not as ended by their limit",
         "ratio",
     ),
+    "adapter_calls_failed": Sentence(
+        "{value} of {calls} calls that unload and load adapters failed: {problems:;}[further?, …]",
+        "the engine did not do what the test is about[absent?; afterwards it has no {absent}]",
+    ),
+    "adapter_calls_behind": Sentence(
+        "{value} adapters were unloaded and loaded again, of {limit} that were due",
+        "a call takes longer than the rate allows: the figures are of as many as there were",
+    ),
     "other_models": Sentence(
         "all replies name another model than the one that was asked for ({models}[further?, …])", unit="ratio"
     ),

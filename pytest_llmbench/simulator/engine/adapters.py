@@ -19,7 +19,8 @@ class AdapterMemory:
         self._load_us, self._each_us = config.adapter_load_ms * 1000.0, config.adapter_us
         self._held: dict[str, None] = {}
         self._in_batch: Counter[str] = Counter()
-        self._loading = 0
+        self.loading = 0
+        """Loads that the next step waits for."""
 
     def fits(self, adapter: str) -> bool:
         """Whether a sequence with this adapter can join; one that names none always can."""
@@ -31,12 +32,28 @@ class AdapterMemory:
         if not adapter:
             return
         if adapter not in self._held:
-            if len(self._held) >= self._places:
-                del self._held[next(each for each in self._held if not self._in_batch[each])]
-            self._loading += 1
+            self.loading += 1
+        self._place(adapter)
+        self._in_batch[adapter] += 1
+
+    def _place(self, adapter: str) -> None:
+        """Make it the most recently used one."""
+        if adapter not in self._held and len(self._held) >= self._places:
+            del self._held[next(each for each in self._held if not self._in_batch[each])]
         self._held.pop(adapter, None)
         self._held[adapter] = None
-        self._in_batch[adapter] += 1
+
+    def load(self, adapter: str, *, waited_for: bool) -> None:
+        """Load it because a call asks for it; it stays where it finds a place. ``waited_for``: a next
+        step waits."""
+        if self.fits(adapter):
+            self._place(adapter)
+        self.loading += waited_for
+
+    def unload(self, adapter: str) -> None:
+        """Forget it, unless a sequence of the batch still needs it."""
+        if not self._in_batch[adapter]:
+            self._held.pop(adapter, None)
 
     def leave(self, adapter: str) -> None:
         if adapter:
@@ -44,7 +61,7 @@ class AdapterMemory:
 
     def step_us(self) -> float:
         """Microseconds by which the next step is longer: the distinct adapters of the batch, and loads."""
-        if not self._held:
+        if not self._held and not self.loading:
             return 0.0
-        loading, self._loading = self._loading, 0
+        loading, self.loading = self.loading, 0
         return self._load_us * loading + self._each_us * len(+self._in_batch)

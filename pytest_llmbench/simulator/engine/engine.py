@@ -262,6 +262,16 @@ class Engine:
         self._memory.free(sequence, self._next_step)
         return True
 
+    def load_adapter(self, name: str) -> None:
+        """Load an adapter now, as a call asks for it: the next step of a working engine waits for it."""
+        if self._adapters is not None:
+            self._adapters.load(name, waited_for=not self.idle)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter, which its next use then loads again. What runs keeps it."""
+        if self._adapters is not None:
+            self._adapters.unload(name)
+
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running sequences keep their blocks, but no later prompt finds them."""
         self._memory.forget_prefixes()
@@ -296,6 +306,8 @@ class Engine:
         """
         decoding = len(self._decoding)
         if self._prefilling or not decoding or self._speculates:
+            return now_ns, ()
+        if self._adapters is not None and self._adapters.loading:
             return now_ns, ()
         if (self._queued or self._received) and decoding < self.config.max_num_seqs:
             return now_ns, ()

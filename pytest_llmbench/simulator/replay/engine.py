@@ -354,6 +354,7 @@ class ReplayEngine:
                 plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
             ),
             stopped=run.stopped,
+            adapter_calls=() if run.calls is None else tuple(run.calls.done),
         )
 
     def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: ReplayLog, start_ns: int) -> ReplayRun:

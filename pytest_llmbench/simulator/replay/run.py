@@ -51,6 +51,7 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.power import PowerMeter
+    from pytest_llmbench.simulator.replay.adapter_calls import AdapterCalls
 
 _ENDS = {
     "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
@@ -137,6 +138,12 @@ class ReplayRun:
         self._loop: EngineLoop[InFlight, ReplayReplica] = deployment.loop(self.replicas, self._at)
         self.alone = len(engines) == 1
         """Whether there is one engine, which goes from step to step."""
+        self.calls: AdapterCalls | None = None
+        """Adapters that come and go meanwhile; None: there are none."""
+        if plan.beside is not None:
+            from pytest_llmbench.simulator.replay.adapter_calls import AdapterCalls
+
+            self.calls = AdapterCalls(plan.beside, engines, start_ns)
         self._in_flight = [replica.in_flight for replica in self.replicas]
         self._acts: list[tuple[int, int, Callable[[int], None]]] = []
         """Heap of what the loop has done later, such as the end of a transfer: (instant, number, act)."""
@@ -178,10 +185,12 @@ class ReplayRun:
             self._cancel(INTERRUPTED_BY_CTRL_C)
             self.interrupted = INTERRUPTED_BY_CTRL_C
         finally:
+            if self.calls is not None:
+                self.calls.end()
             self._hand_over(list(self._flights))
 
     def _play(self) -> None:
-        first, arrivals, screened = self.replicas[0], self._arrivals, self._screened
+        first, arrivals, screened, calls = self.replicas[0], self._arrivals, self._screened, self.calls
         faulty = bool(self._faults.options.fault)  # a fault may happen at any token
         while True:
             if self._ended >= self._batch:
@@ -204,8 +213,12 @@ class ReplayRun:
                 self._cut_those_due()
                 arrives_ns = arrivals.next_ns()
             while arrives_ns is not None and arrives_ns <= self.now_ns:
+                if calls is not None and arrives_ns >= calls.due_ns:
+                    calls.make_due(arrives_ns)
                 self._receive(arrivals.take())
                 arrives_ns = arrivals.next_ns()
+            if calls is not None and self.now_ns >= calls.due_ns:
+                calls.make_due(self.now_ns)
             while screened and screened[0][0] <= self.now_ns:
                 self._queue(heapq.heappop(screened)[2])
             if self.now_ns >= self._patience.look_ns:
@@ -227,6 +240,8 @@ class ReplayRun:
         for heap in (self._screened, self._acts):
             if heap:
                 due.append(heap[0][0])
+        if self.calls is not None and due:
+            due.append(self.calls.due_ns)
         if self._cuts and due:
             due.append(self._cuts[0][0])
         return min(due, default=None)
@@ -294,7 +309,8 @@ class ReplayRun:
         try:
             if flight.received_ns < self._loop.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
-            if planned.model is not None and planned.model not in config.adapter_names:
+            absent = self.calls is not None and planned.model in self.calls.absent
+            if planned.model is not None and (absent or planned.model not in config.adapter_names):
                 raise RefusalError(404, f"the model {planned.model!r} does not exist", "model")
             asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
             if planned.media:
@@ -398,6 +414,8 @@ class ReplayRun:
         """Let the engine work until something may happen: an arrival, a deadline, an end. Returns whether
         some requests have ended."""
         until_ns = min(self._patience.look_ns, self._deadline_ns)
+        if self.calls is not None:
+            until_ns = min(until_ns, self.calls.due_ns)
         if arrives_ns is not None:
             until_ns = min(until_ns, arrives_ns)
         for heap in (self._screened, self._cuts):

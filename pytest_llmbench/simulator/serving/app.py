@@ -174,20 +174,25 @@ class EngineApp:
         await send_json(send, 200, {"object": "list", "data": [model, *adapters]})
 
     async def _change_adapters(self, path: str, receive: Receive, send: Send) -> None:
-        """Load an adapter, which takes its time, or unload one. RefusalError: 400 without a name and for one
-        that is there already, 404 for one that is not there."""
+        """Load an adapter, which takes its time, or unload one. RefusalError: 400 without a name or a path
+        and for one that is there already, 404 for one that is not there."""
         fields = Fields(content_of(await _body(receive)))
-        name = fields.text("lora_name")
+        name, loads = fields.text("lora_name"), path == LOAD_ADAPTER
+        lora_path = fields.text("lora_path") if loads else None
         fields.require_none_wrong()
         if not name:
             raise RefusalError(400, "lora_name has to be the name of an adapter", "lora_name")
-        if path == UNLOAD_ADAPTER:
+        if not loads:
             if name not in self._adapters:
                 raise RefusalError(404, f"the adapter {name!r} is not loaded", "lora_name")
             del self._adapters[name]
+            self._driver.unload_adapter(name)
         else:
+            if not lora_path:
+                raise RefusalError(400, "lora_path has to be the path of the adapter", "lora_path")
             if name in self._adapters or name == self._config.model:
                 raise RefusalError(400, f"the model {name!r} is there already", "lora_name")
+            self._driver.load_adapter(name)
             await asyncio.sleep(self._config.adapter_load_ms / 1000.0)
             self._adapters[name] = None
         await send_whole(send, 200, b"text/plain", b"Success", [])

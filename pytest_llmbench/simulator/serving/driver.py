@@ -320,6 +320,15 @@ class EngineDriver:
         """Put the engine of that number out of service for ``recovery_ns`` from now on."""
         self.loop.take_down(self.replicas[number], self.clock() + recovery_ns)
 
+    def load_adapter(self, name: str) -> None:
+        """Load an adapter into the memory of each engine."""
+        for replica in self.replicas:
+            replica.engine.load_adapter(name)
+
+    def unload_adapter(self, name: str) -> None:
+        for replica in self.replicas:
+            replica.engine.unload_adapter(name)
+
     def reset_prefix_caches(self) -> None:
         """Forget the prefixes that the engines have computed so far."""
         for replica in self.replicas:
