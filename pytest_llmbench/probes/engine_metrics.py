@@ -96,6 +96,14 @@ ENGINES: Mapping[str, Series] = {
         _MAX_NUM_SEQS: ("trtllm_max_num_active_requests",),
         **_histogram("queue_wait", "trtllm_request_queue_time_seconds"),
         **_histogram("prefill", "trtllm_request_prefill_time_seconds"),
+        # Those by place, counted as a request ends, are of the same drafts as the number of drafts; else of
+        # each iteration.
+        "draft_tokens": ("trtllm_spec_decode_drafted_tokens", "trtllm_spec_decode_num_draft_tokens"),
+        "accepted_draft_tokens": (
+            "trtllm_spec_decode_accepted_tokens",
+            "trtllm_spec_decode_num_accepted_tokens",
+        ),
+        "acceptance_length": ("trtllm_spec_decode_acceptance_length",),
     },
     "llama.cpp": {
         "running": ("llamacpp_requests_processing",),
@@ -104,6 +112,9 @@ ENGINES: Mapping[str, Series] = {
         "prompt_tokens": ("llamacpp_prompt_tokens",),
         "generated_tokens": ("llamacpp_tokens_predicted",),
         "prefill_s": ("llamacpp_prompt_seconds",),
+        "drafts": ("llamacpp_spec_decode_num_drafts",),
+        "draft_tokens": ("llamacpp_spec_decode_num_draft_tokens",),
+        "accepted_draft_tokens": ("llamacpp_spec_decode_num_accepted_tokens",),
     },
 }
 """Engine → our name → its series, of which the first that exists counts. Keys as :func:`series_key` makes
@@ -113,8 +124,15 @@ _SETTINGS = {"vLLM": {_MAX_NUM_SEQS: ("vllm_scheduler_config_info", "max_num_seq
 """Engine → our name → a series whose value is always 1, and the label with the setting. vLLM itself has no
 such series for its batch; the embedded engine adds one."""
 
-_LABELLED = {"vLLM": {ACCEPTED_AT: ("vllm_spec_decode_num_accepted_tokens_per_pos", "position")}}
+_LABELLED = {
+    "vLLM": {ACCEPTED_AT: ("vllm_spec_decode_num_accepted_tokens_per_pos", "position")},
+    "TensorRT-LLM": {ACCEPTED_AT: ("trtllm_spec_decode_accepted_tokens", "token_position")},
+    "llama.cpp": {ACCEPTED_AT: ("llamacpp_spec_decode_num_accepted_tokens_per_pos", "position")},
+}
 """Engine → our name → a series, and the label whose values are parts of their own."""
+_OF_ONE_LABEL = {"TensorRT-LLM": {"drafts": ("trtllm_spec_decode_drafted_tokens", "token_position", "0")}}
+"""Engine → our name → a series, and the label and the value of it that is meant: each draft has a first
+token."""
 _MEANS = ("kv_use", "acceptance_length")
 """Gauges of which the engines of a page have a mean, not a sum."""
 
@@ -194,6 +212,10 @@ def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str
             values[name] = math.fsum(own) / len(own) if name in _MEANS else math.fsum(own)
     for name, (series, label) in _LABELLED.get(engine, {}).items():
         values |= _by_label(name, label, samples.get(series, ()))
+    for name, (series, label, value) in _OF_ONE_LABEL.get(engine, {}).items():
+        meant = [sample for sample in samples.get(series, ()) if sample.labels.get(label) == value]
+        if meant:
+            values[name] = math.fsum(_one_per_engine(meant))
     for name, (series, label) in _SETTINGS.get(engine, {}).items():
         told = [sample.labels[label] for sample in samples.get(series, ()) if label in sample.labels]
         if told:

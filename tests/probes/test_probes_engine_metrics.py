@@ -121,6 +121,13 @@ trtllm_max_num_active_requests{engine_type="trtllm"} 64
 trtllm_prompt_tokens_total{engine_type="trtllm"} 500
 trtllm_prompt_cached_tokens_total{engine_type="trtllm"} 50
 trtllm_request_success_total{finished_reason="end_id"} 3
+trtllm_spec_decode_drafted_tokens_total{engine_type="trtllm",token_position="0"} 20
+trtllm_spec_decode_drafted_tokens_total{engine_type="trtllm",token_position="1"} 12
+trtllm_spec_decode_accepted_tokens_total{engine_type="trtllm",token_position="0"} 15
+trtllm_spec_decode_accepted_tokens_total{engine_type="trtllm",token_position="1"} 6
+trtllm_spec_decode_num_draft_tokens_total{engine_type="trtllm"} 36
+trtllm_spec_decode_num_accepted_tokens_total{engine_type="trtllm"} 24
+trtllm_spec_decode_acceptance_length{engine_type="trtllm"} 2.0
 """
 TENSORRT_READ = {
     "running": 1,
@@ -131,6 +138,12 @@ TENSORRT_READ = {
     "prefix_queries_tokens": 500,
     "prefix_hits_tokens": 50,
     "requests_finished": 3,
+    "drafts": 20,
+    "draft_tokens": 32,
+    "accepted_draft_tokens": 21,
+    "accepted_draft_tokens_at[0]": 15,
+    "accepted_draft_tokens_at[1]": 6,
+    "acceptance_length": 2.0,
 }
 LLAMA_CPP = """\
 llamacpp:prompt_tokens_total 42
@@ -140,6 +153,11 @@ llamacpp:tokens_predicted_total 16
 llamacpp:requests_processing 4
 llamacpp:requests_deferred 36
 llamacpp:kv_cache_usage_ratio 0.75
+llamacpp:spec_decode_num_drafts_total 8
+llamacpp:spec_decode_num_draft_tokens_total 24
+llamacpp:spec_decode_num_accepted_tokens_total 9
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 3
 """
 LLAMA_CPP_READ = {
     "prompt_tokens": 42,
@@ -148,6 +166,11 @@ LLAMA_CPP_READ = {
     "running": 4,
     "waiting": 36,
     "kv_use": 0.75,
+    "drafts": 8,
+    "draft_tokens": 24,
+    "accepted_draft_tokens": 9,
+    "accepted_draft_tokens_at[0]": 6,
+    "accepted_draft_tokens_at[1]": 3,
 }
 PAGES = [(VLLM, VLLM_READ), (SGLANG, SGLANG_READ), (TENSORRT, TENSORRT_READ), (LLAMA_CPP, LLAMA_CPP_READ)]
 
@@ -155,6 +178,14 @@ PAGES = [(VLLM, VLLM_READ), (SGLANG, SGLANG_READ), (TENSORRT, TENSORRT_READ), (L
 @pytest.mark.parametrize(("text", "read"), PAGES, ids=list(ENGINES))
 def test_what_is_read_of_each_engine_s_page(text: str, read: Mapping[str, float]) -> None:
     assert read_page(text) == read
+
+
+def test_drafts_that_are_not_told_by_place_have_no_number() -> None:
+    """TensorRT-LLM counted them by iteration alone before."""
+    older = "".join(line for line in TENSORRT.splitlines(keepends=True) if "token_position" not in line)
+    read = read_page(older)
+    assert (read["draft_tokens"], read["accepted_draft_tokens"]) == (36, 24)
+    assert "drafts" not in read
 
 
 def test_the_table_knows_our_names_only() -> None:

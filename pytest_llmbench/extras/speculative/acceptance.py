@@ -6,8 +6,9 @@ A step without a draft gives one token, one with a draft as many more as are acc
 
 Counters give the spread of a draft where they tell acceptance by place, P(A > j) = c_j / drafts:
 E A² = Σ (2j + 1) P(A > j). Else drafts are taken to be accepted whole or not at all, the widest spread with
-that mean. Drafts are taken to be independent of each other. Replies are clusters: the ratio of two sums has
-the standard error of the residuals y - r x over replies.
+that mean; where nobody tells how long they are, to end at each token alike: Var A = E A (1 + E A). Drafts
+are taken to be independent of each other. Replies are clusters: the ratio of two sums has the standard error
+of the residuals y - r x over replies.
 """
 
 from __future__ import annotations
@@ -79,21 +80,27 @@ def acceptance_of(engine: EngineReadings | None, records: Records) -> Acceptance
         length = Estimate(
             float(known.mean()), None, None, _LEVEL, len(known), "mean of a gauge over the load", "tokens"
         )
-        return Acceptance({LENGTH.name: length}, "a gauge of the metrics page")
-    return Acceptance({})
+        return Acceptance({**counted, LENGTH.name: length}, "a gauge of the metrics page")
+    return Acceptance(counted, "the counters of the metrics page" if counted else "")
 
 
 def _by_counters(engine: EngineReadings) -> dict[str, Estimate]:
     drafts, accepted = engine.grown("drafts"), engine.grown("accepted_draft_tokens")
+    guessed = engine.grown("draft_tokens")
     if not drafts:
-        return {}
+        if not guessed or accepted is None:
+            return {}
+        method = "accepted / guessed, by counters without a number of drafts"
+        return {RATE.name: Estimate(accepted / guessed, None, None, _LEVEL, round(guessed), method, "ratio")}
     if accepted is None:
         generated, replies = engine.grown("generated_tokens"), engine.grown("requests_finished")
         if generated is None or replies is None:
             return {}
-        mean, method = (generated - replies) / drafts, "tokens after the first / steps, by counters"
-        return {LENGTH.name: Estimate(mean, None, None, _LEVEL, round(drafts), method, "tokens")}
-    mean, guessed = accepted / drafts, engine.grown("draft_tokens")
+        mean = (generated - replies) / drafts
+        error = math.sqrt(max(mean * (mean - 1), 0.0) / drafts)
+        method = "tokens after the first / steps, by counters"
+        return {LENGTH.name: _normal(mean, error, round(drafts), method, "tokens", least=1.0)}
+    mean = accepted / drafts
     places = _by_place(engine)
     if places:
         square = sum((2 * place + 1) * count / drafts for place, count in enumerate(places))

@@ -207,6 +207,7 @@ RoleChunk = Literal["at_start", "at_first_token", "in_first_chunk", "never"]
 FirstChunk = Literal["text", "empty", "whitespace"]
 UsagePlace = Literal["asked", "separate", "finish", "every_chunk", "empty_delta", "never"]
 LineEnd = Literal["lf", "crlf", "cr"]
+MetricsForm = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"]
 ReasoningPlace = Literal["reasoning_content", "reasoning", "inline", "inline_split"]
 
 LINE_ENDS: dict[LineEnd, bytes] = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
@@ -251,6 +252,9 @@ class StreamOptions:
     token), ``preemptions`` and ``preempted_tokens`` (whose cached state these discarded)."""
     server_timestamps: bool = False
     """Each content chunk carries the engine's instants of its tokens (token_times_ns, monotonic)."""
+    metrics: MetricsForm = "vllm"
+    """Whose series the metrics page has: vllm (all of them), sglang, tensorrt-llm (at
+    /prometheus/metrics), llama.cpp (counters and gauges without times)."""
     trace: bool = False
     """The ground truth lists every token's exit and every write."""
 

@@ -66,7 +66,7 @@ _SHOWN = {*REFUSALS, *STRIKES, *DELAYS}
 _TIMELESS = {
     "tokens_per_chunk", "done_marker", "line_end",
     "writes_per_event", "reasoning_place", "token_times", "server_timings",
-    "server_timestamps", "trace",
+    "server_timestamps", "trace", "metrics",
 }  # fmt: skip
 """Options of the stream that a replay carries out, or that change nothing in the records."""
 

@@ -89,7 +89,7 @@ class EngineApp:
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
             "/v1/models": self._models,
             "/health": self._health,
-            "/metrics": self._metrics,
+            "/prometheus/metrics" if scenario.stream.metrics == "tensorrt-llm" else "/metrics": self._metrics,
             "/sim/ground_truth": self._ground_truth,
             "/sim/status": self._status,
             **({"/sim/energy": self._energy, DCGM: self._dcgm} if driver.meters else {}),

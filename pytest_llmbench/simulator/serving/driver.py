@@ -272,6 +272,7 @@ class EngineDriver:
         self.clock = clock
         self.pacing = Pacing()
         self.page = MetricsPage(scenario.engine, transfers=deployment.disaggregated)
+        self._form = scenario.stream.metrics
         self._open_alarm = open_alarm
         self._tasks: asyncio.TaskGroup
         self.replicas = tuple(
@@ -341,7 +342,13 @@ class EngineDriver:
 
     def metrics_page(self) -> bytes:
         """The metrics of all engines, in Prometheus's text format."""
-        return self.page.rendered([(replica.metrics, replica.state) for replica in self.replicas])
+        engines = [(replica.metrics, replica.state) for replica in self.replicas]
+        if self._form == "vllm":
+            return self.page.rendered(engines)
+        # Imported here: few engines show another one's page.
+        from pytest_llmbench.simulator.serving.other_metrics_pages import page_in_form
+
+        return page_in_form(self._form, engines)
 
     def _at(self, at_ns: int, act: Callable[[int], None]) -> None:
         self._tasks.create_task(self._wait(at_ns, act))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from plugin_suite import SMALL_WARMUP, Suite
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
@@ -24,6 +25,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
+from pytest_llmbench.simulator.engine.faults import MetricsForm
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -121,11 +123,24 @@ def test_known_answers_of_each_source() -> None:
         {"drafts": 0, "generated_tokens": 0, "requests_finished": 0},
         {"drafts": 4, "generated_tokens": 18, "requests_finished": 2},
     )
-    assert acceptance_of(sglang, plain).metrics["acceptance_length"].point == 4.0
+    of_steps = acceptance_of(sglang, plain).metrics["acceptance_length"]
+    assert of_steps.point == 4.0
+    assert of_steps.upper == pytest.approx(4.0 + 1.96 * (3 * 4 / 4) ** 0.5, abs=1e-3)
+    by_iteration = {
+        "draft_tokens": 40,
+        "accepted_draft_tokens": 30,
+    }  # TensorRT-LLM before it counted by place
+    before = dict.fromkeys(by_iteration, 0)
+    both = acceptance_of(readings(before, by_iteration, acceptance_length=np.array([2.5])), plain)
+    assert (both.metrics["acceptance_length"].point, both.metrics["acceptance_rate"].point) == (2.5, 0.75)
+    alone = acceptance_of(readings(before, by_iteration), plain)
+    assert {name: each.point for name, each in alone.metrics.items()} == {"acceptance_rate": 0.75}
+    assert alone.source == "the counters of the metrics page"
     gauge = readings({}, {}, acceptance_length=np.array([0.0, 3.5]))
     assert acceptance_of(gauge, plain).metrics["acceptance_length"].point == 3.5
     assert acceptance_of(None, plain).metrics == {}
-    assert acceptance_of(readings({"drafts": 5}, {"drafts": 5}), plain).metrics == {}
+    still = acceptance_of(readings({"drafts": 5}, {"drafts": 5}), plain)
+    assert (still.metrics, still.source) == ({}, "")
     told = seen_by_hand(draft_tokens=np.array([12, MISSING]), accepted_draft_tokens=np.array([6, MISSING]))
     replies = by_replies(told)
     assert (replies["acceptance_length"].point, replies["acceptance_rate"].point) == (4.0, 0.5)
@@ -145,20 +160,31 @@ def test_latencies_of_steps_of_several_tokens_by_hand() -> None:
 
 
 @pytest.mark.usefixtures("however_late")
-def test_the_served_engine_tells_the_same_as_the_replay() -> None:
+@pytest.mark.parametrize("form", get_args(MetricsForm))
+def test_the_served_engine_tells_the_same_as_the_replay(form: MetricsForm) -> None:
+    """SGLang's counters know no places and no guessed tokens; they count what was sent, so nothing of a last
+    draft beyond the end of its reply."""
     work = LoadPlan("work", WORK, ClosedLoop(4), 24, seed=3)
-    scenario = f"{ON}&usage=every_chunk"
+    scenario = f"{ON}&usage=every_chunk&metrics={form}"
     with EmbeddedEngine.start(scenario) as served, EngineMetricsProbe(page_urls(served.url)) as page:
         assert page.before() is None
         target, spoken = Target.parse(served.url), dialect("openai-completions")
         with LoadGenerator(target, spoken, model=served.model, prompt_form="token_ids") as generator:
             real = generator.run(work).records
-        told = acceptance_of(page.stop(), real)
+        readings = page.stop()
+    told = acceptance_of(readings, real)
     virtual = ReplayEngine(parse_scenario(ON)).run(work)
     again = acceptance_of(virtual.engine, virtual.records)
     assert told.source == again.source == "the counters of the metrics page"
-    assert told.metrics["acceptance_length"] == again.metrics["acceptance_length"]
-    assert told.metrics["acceptance_at[4]"] == again.metrics["acceptance_at[4]"]
+    length, expected = told.metrics["acceptance_length"], again.metrics["acceptance_length"]
+    if form == "sglang":
+        assert length.point == pytest.approx(by_stream(real).point, rel=1e-12)
+        assert length.point == pytest.approx(expected.point, rel=0.03)
+        assert "acceptance_at[1]" not in told.metrics
+    else:
+        assert length == expected
+        assert told.metrics["acceptance_rate"] == again.metrics["acceptance_rate"]
+        assert told.metrics["acceptance_at[4]"] == again.metrics["acceptance_at[4]"]
     for name in ("draft_tokens", "accepted_draft_tokens"):
         assert sorted(getattr(real, name).tolist()) == sorted(getattr(virtual.records, name).tolist())
     assert by_stream(real).point == by_stream(virtual.records).point
@@ -172,3 +198,26 @@ def test_figures_by_class() -> None:
         assert result.metrics[f"acceptance_length[{label}]"].point == pytest.approx(LENGTH, rel=0.2)
         assert result.metrics[f"tokens_per_event[{label}]"].point == pytest.approx(LENGTH, rel=0.2)
     assert "acceptance_by_class" in {table.id for table in result.tables}
+
+
+SUITE = """
+from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
+
+SHORT = SyntheticWorkload("short", Fixed(50), Fixed(100))
+
+@llmbench.speculative(prompts=32, concurrency=4, min_acceptance_length=2.0, workload=SHORT)
+def test_speculation(llm_result):
+    told = llm_result.metrics["acceptance_length"].point
+    assert abs(told / 2.7731 - 1) < 0.08
+    assert "acceptance_told_by" in {note.id for note in llm_result.notes}
+"""
+
+
+@pytest.mark.usefixtures("however_late")
+@pytest.mark.parametrize("form", get_args(MetricsForm))
+def test_a_session_on_each_engine_s_page_alone(pytester: pytest.Pytester, form: MetricsForm) -> None:
+    suite = Suite(pytester)
+    suite.write(SUITE, SMALL_WARMUP)
+    with EmbeddedEngine.start(f"{ON}&usage=every_chunk&server_timings=off&metrics={form}") as served:
+        outcome = suite.measure(served.url, "-n0")
+    outcome.assert_outcomes(passed=1)
