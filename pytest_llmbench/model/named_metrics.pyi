@@ -339,6 +339,9 @@ class NamedMetrics:
     def tokens_per_joule(self) -> ReadEstimate:
         """Output tokens per joule."""
     @property
+    def tokens_per_step(self) -> ReadEstimate:
+        """Tokens of a step."""
+    @property
     def total_token_throughput(self) -> ReadEstimate:
         """Total token throughput."""
     @property

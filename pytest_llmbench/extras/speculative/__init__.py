@@ -13,6 +13,7 @@ EXTRA = Extra(
         "acceptance_length": f"{_HERE}.acceptance:LENGTH",
         "acceptance_rate": f"{_HERE}.acceptance:RATE",
         "acceptance_at": f"{_HERE}.acceptance:AT",
+        "tokens_per_step": f"{_HERE}.acceptance:PER_STEP",
         "tokens_per_event": f"{_HERE}.acceptance:PER_EVENT",
         "speedup": f"{_HERE}.procedure:SPEEDUP",
     },

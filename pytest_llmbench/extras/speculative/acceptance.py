@@ -2,7 +2,12 @@
 
 A step without a draft gives one token, one with a draft as many more as are accepted:
 
-    acceptance length = 1 + accepted / drafts,      acceptance rate = accepted / guessed.
+    acceptance length = 1 + accepted / drafts,      acceptance rate = accepted / guessed,
+    tokens of a step  = tokens after the first / max(drafts, tokens after the first - accepted).
+
+Length and tokens of a step differ where steps have no draft, as with n-grams, which guess where a text
+repeats itself. What a last draft holds beyond the end of its reply counts as accepted, so there are as many
+steps as drafts at least.
 
 Counters give the spread of a draft where they tell acceptance by place, P(A > j) = c_j / drafts:
 E A² = Σ (2j + 1) P(A > j). Else drafts are taken to be accepted whole or not at all, the widest spread with
@@ -49,6 +54,14 @@ AT: Final = MetricDefinition(
     "drafts whose n-th token was accepted / drafts, n from 1",
     "speculative",
 )
+PER_STEP: Final = MetricDefinition(
+    "tokens_per_step",
+    "Tokens of a step",
+    "tokens",
+    "higher",
+    "tokens after the first / steps that gave them, with a draft or without",
+    "speculative",
+)
 PER_EVENT: Final = MetricDefinition(
     "tokens_per_event",
     "Tokens of an event of the stream",
@@ -69,7 +82,7 @@ class Acceptance(NamedTuple):
 def acceptance_of(engine: EngineReadings | None, records: Records) -> Acceptance:
     """The figures of the counters of the metrics page, else of the replies, else of a gauge of the page."""
     replies = by_replies(records)
-    counted = {} if engine is None else _by_counters(engine)
+    counted = {} if engine is None else _by_counters(engine, int(records.ok.sum()))
     if LENGTH.name in counted:
         # SGLang's counter tells no guessed tokens; its replies may.
         return Acceptance({**replies, **counted}, "the counters of the metrics page")
@@ -84,7 +97,8 @@ def acceptance_of(engine: EngineReadings | None, records: Records) -> Acceptance
     return Acceptance(counted, "the counters of the metrics page" if counted else "")
 
 
-def _by_counters(engine: EngineReadings) -> dict[str, Estimate]:
+def _by_counters(engine: EngineReadings, replies: int) -> dict[str, Estimate]:
+    """``replies``: how many there were, where the engine does not count them."""
     drafts, accepted = engine.grown("drafts"), engine.grown("accepted_draft_tokens")
     guessed = engine.grown("draft_tokens")
     if not drafts:
@@ -92,22 +106,36 @@ def _by_counters(engine: EngineReadings) -> dict[str, Estimate]:
             return {}
         method = "accepted / guessed, by counters without a number of drafts"
         return {RATE.name: Estimate(accepted / guessed, None, None, _LEVEL, round(guessed), method, "ratio")}
+    generated, finished = engine.grown("generated_tokens"), engine.grown("requests_finished")
+    further = None if generated is None else generated - (replies if finished is None else finished)
     if accepted is None:
-        generated, replies = engine.grown("generated_tokens"), engine.grown("requests_finished")
-        if generated is None or replies is None:
+        if further is None or finished is None:
             return {}
-        mean = (generated - replies) / drafts
+        mean = further / drafts
         error = math.sqrt(max(mean * (mean - 1), 0.0) / drafts)
         method = "tokens after the first / steps, by counters"
-        return {LENGTH.name: _normal(mean, error, round(drafts), method, "tokens", least=1.0)}
-    mean = accepted / drafts
-    places = _by_place(engine)
-    if places:
-        square = sum((2 * place + 1) * count / drafts for place, count in enumerate(places))
-    else:
-        square = mean * (guessed or accepted) / drafts
-    error = math.sqrt(max(square - mean * mean, 0.0) / drafts)
+        length = _normal(mean, error, round(drafts), method, "tokens", least=1.0)
+        return {LENGTH.name: length, PER_STEP.name: length}
+    places, longest = _by_place(engine), (guessed or accepted) / drafts
+
+    def error_of(steps: float) -> float:
+        mean = accepted / steps
+        weighted = sum((2 * place + 1) * count for place, count in enumerate(places))
+        square = weighted / steps if places else mean * longest
+        return math.sqrt(max(square - mean * mean, 0.0) / steps)
+
+    mean, error = accepted / drafts, error_of(drafts)
     found = {LENGTH.name: _normal(1 + mean, error, round(drafts), "counters of drafts", "tokens", least=1.0)}
+    if further:
+        steps = max(drafts, further - accepted)
+        found[PER_STEP.name] = _normal(
+            further / steps,
+            error_of(steps),
+            round(steps),
+            "counters of tokens and drafts",
+            "tokens",
+            least=1.0,
+        )
     if guessed:
         scale = drafts / guessed
         rate = _normal(mean * scale, error * scale, round(drafts), "counters of drafts", "ratio")
@@ -142,8 +170,10 @@ def by_replies(records: Records) -> dict[str, Estimate]:
     if not told.any():
         return {}
     steps = (further - accepted)[told]
+    length = _ratio(further[told], steps, "tokens", "tokens after the first / steps, by replies")
     return {
-        LENGTH.name: _ratio(further[told], steps, "tokens", "tokens after the first / steps, by replies"),
+        LENGTH.name: length,
+        PER_STEP.name: length,
         RATE.name: _ratio(
             accepted[told], records.draft_tokens[told], "ratio", "accepted / guessed, by replies"
         ),

@@ -19,6 +19,7 @@ from pytest_llmbench.extras.speculative.acceptance import (
     AT,
     LENGTH,
     PER_EVENT,
+    PER_STEP,
     RATE,
     acceptance_of,
     by_class,
@@ -36,7 +37,7 @@ from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, T
 from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.metrics.latency import FAMILIES, distributions, streamed_tokens, tpot_ms
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Row, cells, with_intervals
+from pytest_llmbench.model.cells import Amount, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -150,6 +151,7 @@ def result(
         metrics[PER_EVENT.name] = by_stream(on[0].records)
         told = Note.of("acceptance_told_by", source=found.source) if found.source else None
         notes.append(told or Note.of("no_acceptance_told"))
+        notes += _without_draft(metrics)
         findings = _held_against_stream(metrics)
     classes = split_by_class([run.records for run in on])
     metrics |= by_class(classes)
@@ -183,11 +185,19 @@ def _untold(unit: str) -> Estimate:
 
 def _held_against_stream(metrics: Mapping[str, Estimate]) -> list[Finding]:
     """The finding on tokens of an event against tokens of a step; none where either is not known."""
-    shown, told = metrics[PER_EVENT.name].point, metrics[LENGTH.name].point
+    shown, told = metrics[PER_EVENT.name].point, metrics.get(PER_STEP.name, metrics[LENGTH.name]).point
     if shown is None or not told:
         return []
     share = shown / told
     return [Finding.of("steps_in_stream", abs(share - 1) <= _AGREES, share, 1 - _AGREES)]
+
+
+def _without_draft(metrics: Mapping[str, Estimate]) -> list[Note]:
+    """The note on steps without a draft, where many had none."""
+    length, every = metrics[LENGTH.name], metrics.get(PER_STEP.name)
+    if every is None or not every.n or length.n >= (1 - _AGREES) * every.n:
+        return []
+    return [Note.of("steps_without_draft", share=Amount(length.n / every.n, "ratio"))]
 
 
 def _speedup(on: Sequence[Records], off: Sequence[Records]) -> Estimate:
@@ -212,7 +222,9 @@ def _with_tpot(records: Records) -> Records:
 
 
 def _table(metrics: Mapping[str, Estimate]) -> Table:
-    shown = {row.name: row.title for row in (LENGTH, RATE, PER_EVENT, SPEEDUP) if row.name in metrics}
+    shown = {
+        row.name: row.title for row in (LENGTH, RATE, PER_STEP, PER_EVENT, SPEEDUP) if row.name in metrics
+    }
     shown |= {"tpot.p50": "TPOT P50", "output_token_throughput": "Output throughput"}
     shown |= {"output_token_throughput[off]": "Output throughput, speculation off"}
     known = {name: title for name, title in shown.items() if name in metrics}

@@ -15,6 +15,9 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
             "ratio",
         ),
         "acceptance_told_by": Sentence("acceptance is told by {source}"),
+        "steps_without_draft": Sentence(
+            "{share} of the steps had a draft: acceptance_length is of these alone, tokens_per_step of all"
+        ),
         "no_acceptance_told": Sentence(
             "neither the metrics page nor the replies tell what was guessed: speculative decoding is off, or "
             "the engine does not count it"

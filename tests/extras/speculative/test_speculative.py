@@ -147,6 +147,28 @@ def test_known_answers_of_each_source() -> None:
     assert by_stream(plain).point == 4.0
 
 
+def test_steps_without_a_draft() -> None:
+    """N-grams: ten drafts in eighty steps."""
+    grown = {"drafts": 10, "draft_tokens": 40, "accepted_draft_tokens": 20, "generated_tokens": 102}
+    at = {"accepted_draft_tokens_at[0]": 12, "accepted_draft_tokens_at[1]": 8}
+    for finished in ({"requests_finished": 2}, {}):  # else there are the two replies
+        after = {**grown, **at, **finished}
+        found = acceptance_of(readings(dict.fromkeys(after, 0), after), seen_by_hand()).metrics
+        assert (found["acceptance_length"].point, found["tokens_per_step"].point) == (3.0, 1.25)
+        assert (found["acceptance_length"].n, found["tokens_per_step"].n) == (10, 80)
+        error = ((12 + 3 * 8) / 80 - 0.25**2) ** 0.5 / 80**0.5
+        assert found["tokens_per_step"].upper == pytest.approx(1.25 + 1.96 * error, abs=1e-4)
+
+    def of_ngrams(seen: Observation) -> Observation:
+        assert seen.engine is not None
+        more = {"generated_tokens": 7.0 * seen.engine.totals_after["generated_tokens"]}
+        return replace(seen, engine=replace(seen.engine, totals_after={**seen.engine.totals_after, **more}))
+
+    result = measured(change=of_ngrams)
+    (note,) = [str(each) for each in result.notes if each.id == "steps_without_draft"]
+    assert "% of the steps had a draft" in note
+
+
 def test_latencies_of_steps_of_several_tokens_by_hand() -> None:
     """TPOT is time over tokens, whatever the steps; ITL the time between events, and named so."""
     records = seen_by_hand()
