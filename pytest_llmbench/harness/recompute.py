@@ -154,7 +154,7 @@ def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, 
     for index, (entry, each) in enumerate(zip(report.tests, found, strict=True)):
         if isinstance(each, Recomputed) or not each.judged_alike:
             continue
-        result = _as_told(entry, each.result)
+        result = _as_told(entry, each.result, Budget(each.parameters.max_error_share))
         measured = judge.kept(
             entry.nodeid,
             judge.judged(result, each.parameters),
@@ -170,9 +170,8 @@ def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, 
     return made
 
 
-def _as_told(entry: TestEntry, result: TestResult) -> TestResult:
+def _as_told(entry: TestEntry, result: TestResult, budget: Budget) -> TestResult:
     """The result with what only its session knew."""
-    budget = Budget()
     own = {finding.check for finding in validity_of(result, budget).findings}
     told = tuple(_finding(each) for each in entry.validity.findings if each.check not in own)
     data = dict(enumerate(entry.note_data))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
+from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
@@ -23,6 +24,7 @@ from pytest_llmbench.methodology.measuring.adapter_calls import with_adapter_cal
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, churn
@@ -91,7 +93,8 @@ def test_what_comes_and_goes_takes_its_known_time_and_holds_up_the_load(engine: 
         assert len(loads) <= due + 1
         found = in_result(seen)
         assert found.metrics["adapter_load.min"].point >= LOAD_MS
-        assert found.metrics["adapter_call_failures"].point == 0
+        none = Objective("adapter_call_failures", "<=", 0.0, "count")
+        assert gate([none], found.metrics).verdict is GateVerdict.PASS
         assert not [each for each in found.findings if "adapter" in each.check]
     loads = [each for each in virtual.adapter_calls if each.kind == "load"]
     assert held_up(virtual) == len(loads) + 1  # the first use of adapter-1
@@ -165,6 +168,8 @@ def test_sglang_has_paths_of_its_own_and_says_why_a_load_failed(engine: Embedded
     failures = found.metrics["adapter_call_failures"].point
     assert failures == sum(each.kind == "load" and each.adapter == "adapter-3" for each in seen.adapter_calls)
     assert seen.records.ok.all()
+    none = Objective("adapter_call_failures", "<=", 0.0, "count")
+    assert gate([none], found.metrics).verdict is GateVerdict.FAIL
 
 
 def test_a_call_that_hangs_is_a_finding_and_the_load_counts(engine: EmbeddedEngine) -> None:

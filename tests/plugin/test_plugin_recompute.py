@@ -53,6 +53,25 @@ def test_figures_are_identical_shared_loads_included(
     assert len(re.findall(r": all (\d\d+) figures are identical", said)) == 3
 
 
+def test_adapters_that_come_and_go_are_recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import Fixed, SyntheticWorkload, churn, llmbench
+
+        SHORT = SyntheticWorkload("short", Fixed(16), Fixed(40))
+        AWAY = churn({"adapter-1": "/a/1"}, rate=8)
+
+        @llmbench.ttft(rate=40, workload=SHORT, adapters=["adapter-1"], beside=AWAY, max_error_share=0.9)
+        def test_away(llm_result):
+            assert llm_result.metrics["completion_rate[adapter-1]"].point < 1
+            assert llm_result.metrics["adapter_load.p50"].point == 40
+        """
+    )
+    suite.measure("replay:fast?adapters=2&adapter_load_ms=40").assert_outcomes(passed=1)
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+
+
 def test_runs_of_a_baseline_are_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(
         """
