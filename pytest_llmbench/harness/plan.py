@@ -240,7 +240,7 @@ class DryRun:
         if executor is None:
             from pytest_llmbench.harness.sut.embedded import Replayed, overridden
 
-            base = Replayed(scenario=self._scenario, generates=generates)
+            base = Replayed(scenario=self._scenario, generates=generates, any_model=not self._known.is_engine)
 
             def engine(name: str) -> Replayed:
                 options = self._known.options[name]

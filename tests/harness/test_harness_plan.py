@@ -16,6 +16,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.plan import churn
 
 TTFT = definition("ttft")
 REAL = "http://127.0.0.1:9/v1"
@@ -146,6 +147,15 @@ def test_variants_of_the_sut_file_are_stood_for_by_the_engine(tmp_path: Path) ->
     assert not variants["cache_disabled"].can_be_fresh
     assert not variants[""].can_be_fresh
     assert re.search(r"\n    \d+ requests \(\d+ in warm-ups and probes\)", shown)
+
+
+def test_adapters_of_a_server_need_no_engine_that_has_them() -> None:
+    asked = {"adapters": ["sql", "chat"], "beside": churn({"chat": "/adapters/chat"}, rate=5)}
+    shown = lines_of(("t::a", selected(rate=20.0, requests=40, **asked)), endpoint=REAL, scale="quick")
+    assert "CANNOT RUN" not in shown
+    assert re.search(r"\n    \d+ requests \(\d+ in warm-ups and probes\)", shown)
+    absent = lines_of(("t::a", selected(rate=20.0, **asked)), endpoint="replay:fast", scale="quick")
+    assert "CANNOT RUN" in absent
 
 
 def test_a_dry_run_that_takes_too_long_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

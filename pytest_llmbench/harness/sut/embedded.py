@@ -96,6 +96,8 @@ class Replayed(Preset):
     api: str = "openai-completions"
     generates: bool = True
     """False: requests are prefill alone, as those of embeddings and scores are."""
+    any_model: bool = False
+    """Whether it stands for a server whose models are not known, so that requests may name any."""
     url: str = "replay"
     notes: tuple[Note, ...] = ()
     clock: VirtualClock = field(default_factory=_virtual_clock)
@@ -130,7 +132,13 @@ class Replayed(Preset):
         from pytest_llmbench.simulator.replay.engine import ReplayEngine
 
         scene = parse_scenario(self.scenario)
-        engine = ReplayEngine(scene, clock=self.clock, name=self.name, generates=self.generates)
+        engine = ReplayEngine(
+            scene,
+            clock=self.clock,
+            name=self.name,
+            generates=self.generates,
+            any_model=self.any_model,
+        )
         own = Facts.of(Origin.SIMULATED, {EndpointFact.URL: self.url, EndpointFact.API: self.api}, "replay")
         return Opened(
             engine,

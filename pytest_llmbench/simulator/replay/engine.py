@@ -243,10 +243,13 @@ class ReplayEngine:
         clock: VirtualClock | None = None,
         name: str = "",
         generates: bool = True,
+        any_model: bool = False,
     ) -> None:
-        """``generates=False``: requests are prefill alone, as those for embeddings and scores are."""
+        """``generates=False``: requests are prefill alone, as those for embeddings and scores are.
+        ``any_model``: they may name any model, and no adapters come and go."""
         self.scenario = scenario if isinstance(scenario, Scenario) else Scenario(scenario)
         self.generates = generates
+        self._any_model = any_model
         self.name = name
         """Name of the variant; part of the request ids."""
         require_replayable(self.scenario)
@@ -282,6 +285,7 @@ class ReplayEngine:
             clock=self.clock,
             name=name,
             generates=self.generates,
+            any_model=self._any_model,
         )
 
     def disclosure(self) -> Facts:
@@ -367,6 +371,7 @@ class ReplayEngine:
             start_ns=start_ns,
             keep=log.keep,
             generates=self.generates,
+            any_model=self._any_model,
             deployment=self.scenario.deployment,
             meters=self.meters,
         )

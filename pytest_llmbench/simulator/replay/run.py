@@ -128,6 +128,7 @@ class ReplayRun:
         start_ns: int,
         keep: Callable[[Sequence[InFlight], Steps], Records],
         generates: bool = True,
+        any_model: bool = False,
         deployment: Deployment = Deployment(),  # noqa: B008 - never changed
         meters: Sequence[PowerMeter] = (),
     ) -> None:
@@ -140,7 +141,8 @@ class ReplayRun:
         """Whether there is one engine, which goes from step to step."""
         self.calls: AdapterCalls | None = None
         """Adapters that come and go meanwhile; None: there are none."""
-        if plan.beside is not None:
+        self._any_model = any_model
+        if plan.beside is not None and not any_model:
             from pytest_llmbench.simulator.replay.adapter_calls import AdapterCalls
 
             self.calls = AdapterCalls(plan.beside, engines, start_ns)
@@ -309,9 +311,8 @@ class ReplayRun:
         try:
             if flight.received_ns < self._loop.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
-            absent = self.calls is not None and planned.model in self.calls.absent
-            if planned.model is not None and (absent or planned.model not in config.adapter_names):
-                raise RefusalError(404, f"the model {planned.model!r} does not exist", "model")
+            if planned.model is not None and not self._any_model:
+                self._require_model(planned.model)
             asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
             if planned.media:
                 flight.media_tokens = tokens_of(planned.media)
@@ -351,6 +352,11 @@ class ReplayRun:
         else:
             heapq.heappush(self._screened, (joins_ns, self._received, flight))
             self._note_peak()
+
+    def _require_model(self, model: str) -> None:
+        away = self.calls is not None and model in self.calls.absent
+        if away or model not in self._config.adapter_names:
+            raise RefusalError(404, f"the model {model!r} does not exist", "model")
 
     def _recall(self, flight: InFlight, tokens: int) -> None:
         """Answer from memory: no step of the engine makes these tokens."""
