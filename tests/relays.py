@@ -53,9 +53,12 @@ class ProxyLog:
 
 
 @contextlib.contextmanager
-def http_proxy(*, refuses: bytes = b"", hosts: Mapping[str, str] | None = None) -> Iterator[ProxyLog]:
+def http_proxy(
+    *, refuses: bytes = b"", hosts: Mapping[str, str] | None = None, delay_s: float = 0.0
+) -> Iterator[ProxyLog]:
     """An HTTP proxy: requests with whole URLs, and CONNECT. ``refuses``: its answer to everything. ``hosts``:
-    the addresses of names that it knows."""
+    the addresses of names that it knows. ``delay_s``: how long it keeps each request before it passes it
+    on."""
     log, known = ProxyLog(), hosts or {}
 
     def one(client: socket.socket, stop: threading.Event) -> None:
@@ -75,6 +78,7 @@ def http_proxy(*, refuses: bytes = b"", hosts: Mapping[str, str] | None = None) 
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     _through(client, inner, stop, log)
                     return
+                stop.wait(delay_s)
                 parts = urlsplit(where.decode())
                 host = known.get(parts.hostname or "", parts.hostname or "")
                 inner = inner or socket.create_connection((host, parts.port or 80))

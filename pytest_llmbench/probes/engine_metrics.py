@@ -112,6 +112,7 @@ ENGINES: Mapping[str, Series] = {
         "prompt_tokens": ("llamacpp_prompt_tokens",),
         "generated_tokens": ("llamacpp_tokens_predicted",),
         "prefill_s": ("llamacpp_prompt_seconds",),
+        "decode_s": ("llamacpp_tokens_predicted_seconds",),
         "drafts": ("llamacpp_spec_decode_num_drafts",),
         "draft_tokens": ("llamacpp_spec_decode_num_draft_tokens",),
         "accepted_draft_tokens": ("llamacpp_spec_decode_num_accepted_tokens",),
@@ -130,7 +131,14 @@ _LABELLED = {
     "llama.cpp": {ACCEPTED_AT: ("llamacpp_spec_decode_num_accepted_tokens_per_pos", "position")},
 }
 """Engine → our name → a series, and the label whose values are parts of their own."""
-_OF_ONE_LABEL = {"TensorRT-LLM": {"drafts": ("trtllm_spec_decode_drafted_tokens", "token_position", "0")}}
+_STAGE = "sglang_per_stage_req_latency_seconds"
+_OF_ONE_LABEL = {
+    "SGLang": {
+        "prefill_s": (f"{_STAGE}_sum", "stage", "prefill_forward"),
+        "prefill_count": (f"{_STAGE}_count", "stage", "prefill_forward"),
+    },
+    "TensorRT-LLM": {"drafts": ("trtllm_spec_decode_drafted_tokens", "token_position", "0")},
+}
 """Engine → our name → a series, and the label and the value of it that is meant: each draft has a first
 token."""
 _MEANS = ("kv_use", "acceptance_length")
@@ -139,6 +147,7 @@ _MEANS = ("kv_use", "acceptance_length")
 _KEYS = {
     name: {key for keys in table.values() for key in keys}
     | {series for named in (_SETTINGS, _LABELLED) for series, _ in named.get(name, {}).values()}
+    | {series for series, _, _ in _OF_ONE_LABEL.get(name, {}).values()}
     for name, table in ENGINES.items()
 }
 _ALL_KEYS = frozenset[str]().union(*_KEYS.values())

@@ -64,6 +64,8 @@ class BaselineTest(Shape):
     metrics: dict[str, Estimate]
     """The metrics over all runs together."""
     output_lengths: OutputLengths | None = None
+    latency_parts_ms: dict[str, list[float | None]] | None = None
+    """The parts of the latency, as a report has them; ``null``: saved by a version that kept none."""
     gate: GateVerdict | None = None
     """The verdict on the limits; ``null``: not known."""
     standing: Standing | None = None

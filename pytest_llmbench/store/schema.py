@@ -552,6 +552,10 @@ class TestEntry(Shape):
     identity: dict[str, JsonValue] = Field(default={})
     """The fields that have to agree before two results are compared, and those that are only shown."""
     output_lengths: OutputLengths | None = None
+    latency_parts_ms: dict[str, list[float | None]] | None = None
+    """Mean parts of the latency in each run, in ms: ``queue``, ``prefill`` (``null`` where the engine does
+    not tell it) and ``decode``, and the whole as ``ttft`` (to the first output of any kind) and ``e2e``.
+    Empty: the engine tells none; ``null``: not kept."""
     loads_file: str | None = None
     """Path, relative to the report, of the file that ``pytest-llmbench recompute`` needs with the records."""
     void_loads: list[VoidLoad] = Field(default=[])

@@ -13,13 +13,16 @@ import pytest
 import trustme
 from relays import ProxyLog, http_proxy, in_front_of
 
+from pytest_llmbench.compare.split import WHOLES, parts_by_run, split
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.http_proxy import HttpProxy
+from pytest_llmbench.model.cells import Figure
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.model.result import Table
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -58,6 +61,20 @@ def measured(
 
 def posted(log: ProxyLog) -> list[str]:
     return [line for line in log.asked if line.startswith("POST")]
+
+
+def test_the_delay_of_a_proxy_is_outside_of_the_engine(engine: EmbeddedEngine) -> None:
+    with http_proxy() as near, http_proxy(delay_s=0.2) as far:
+        sides = [parts_by_run([measured(engine.url, log.url) for _ in range(2)]) for log in (near, far)]
+    for whole in WHOLES:
+        table = split(whole, *sides, paired=True, level=0.95)
+        assert isinstance(table, Table), table
+        found = {str(row[0]): row[3].estimate.point for row in table.cells if isinstance(row[3], Figure)
+                 and row[3].estimate is not None and row[3].estimate.point is not None}  # fmt: skip
+        *parts, mean = found
+        assert max(parts, key=lambda name: found[name]) == "Outside"
+        assert found["Outside"] > 150
+        assert sum(found[name] for name in parts) == pytest.approx(found[mean], rel=0.02)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

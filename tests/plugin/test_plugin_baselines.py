@@ -10,6 +10,7 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.harness.comparison.baselines import automatic_name
+from pytest_llmbench.harness.recompute import recompute
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.baselines import Commit
 from pytest_llmbench.store.files import machine_id
@@ -132,6 +133,30 @@ def test_a_slower_engine_is_a_regression_in_words_everywhere(suite: Suite) -> No
         text = (suite.path / "out" / name).read_text("utf-8")
         assert "regressed" in text
         assert "the other engine is what is compared" in text
+
+
+def test_a_regression_against_a_baseline_is_split_and_an_old_baseline_says_that_it_cannot(
+    suite: Suite,
+) -> None:
+    suite.write(ONE)
+    path = saved(suite)
+    measure(suite, "--llm-compare=main", WAIVED, endpoint=SLOWER)
+    (entry,) = suite.report["tests"]
+    assert [row[0] for row in entry["tables"]["change_split"]["rows"]] == [
+        "Queue", "Prefill", "Decode", "Outside", "End-to-end latency, mean",
+    ]  # fmt: skip
+    assert recompute(suite.path / "out" / "report.json")[0].good
+    document = json.loads(path.read_text("utf-8"))
+    parts = document["tests"][0].pop("latency_parts_ms")
+    assert {name: len(values) for name, values in parts.items()} == dict.fromkeys(
+        ("queue", "prefill", "decode", "ttft", "e2e"), 3
+    )
+    path.write_text(json.dumps(document), "utf-8")
+    measure(suite, "--llm-compare=main", WAIVED, endpoint=SLOWER)
+    (entry,) = suite.report["tests"]
+    why = "the baseline is of a version that kept no parts: save it again"
+    assert f"what the change is made of is not known: {why}" in entry["notes"]
+    assert "change_split" not in entry["tables"]
 
 
 def test_another_system_is_refused_with_both_values(suite: Suite) -> None:

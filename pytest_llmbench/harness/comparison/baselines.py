@@ -181,6 +181,17 @@ class Reference:
             said.append(Note.of("days_assumed_alike", more=more, baseline=repr(name)))
         return said
 
+    def split(self, result: TestResult, found: Sequence[Comparison]) -> TestResult:
+        """The result with what its change is made of, where something got worse."""
+        if all(each.verdict is not ComparisonVerdict.REGRESSED for each in found):
+            return result
+        from pytest_llmbench.compare.split import parts_by_run, saved_parts, with_split  # few get worse
+
+        saved = self.sessions or (self.named,)
+        sides = saved_parts([test.latency_parts_ms for test in saved]), parts_by_run(result.observations)
+        paired = self._same_runs and not self.sessions
+        return with_split(result, found, sides, paired=paired, level=found[0].change.level)
+
     @property
     def _same_runs(self) -> bool:
         """Whether run i of all sessions has requests of the same lengths, which are not those of run k."""
@@ -276,6 +287,7 @@ class Comparing:
         absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
         names = self.baseline.name, "this session"
         compared = reference.confirmed(reference.compared(by_run, limits, names), self.confirmation)
+        result = reference.split(result, compared)
         told = (
             *([lengths] if lengths else []),
             *waived(match),
@@ -451,6 +463,7 @@ def _test(entry: Mapping[str, Any], accept: str | None) -> BaselineTest:
         by_run=by_run,
         metrics=entry["metrics"],
         output_lengths=entry["output_lengths"],
+        latency_parts_ms=entry["latency_parts_ms"],
         gate=entry["gate"]["verdict"],
         standing=counts,
         verdicts={each["metric"]: each["verdict"] for each in entry["comparisons"] if each["gated"]},

@@ -96,11 +96,14 @@ class MeasurementRequest:
         }
         if not self.identity:
             return found
+        from pytest_llmbench.compare.split import parts_by_run
         from pytest_llmbench.harness.comparison.identity import lengths_of, made_by
 
+        parts = parts_by_run(result.observations)
         return found | {
             "identity": {**self.identity, **made_by(result)},
             "output_lengths": lengths_of(result.observations),
+            "latency_parts_ms": {} if isinstance(parts, str) else dict(parts),
         }
 
 

@@ -66,7 +66,7 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.fact_keys import ComparisonFact, SUTFact, WarmupFact
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict, Finding
+from pytest_llmbench.model.judgement import ComparisonVerdict, Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
@@ -327,30 +327,20 @@ def against_baseline(
         as_promised(each, candidate.promised[each.metric]) if each.metric in candidate.promised else each
         for each in comparisons(*pairs, limits, paired=True, level=candidate.level, unlike=unlike)
     )
-    result = _with_split(result, compared, measured, candidate.level)
+    if any(each.verdict is ComparisonVerdict.REGRESSED for each in compared):
+        from pytest_llmbench.compare.split import parts_by_run, with_split  # few get worse
+
+        before, now = (
+            parts_by_run([seen for one in arm.every for seen in one.observations])
+            for arm in (baseline, candidate)
+        )
+        result = with_split(result, compared, (before, now), paired=True, level=candidate.level)
     return replace(
         result,
         plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
         comparisons=compared,
         findings=(*result.findings, *refused_metrics(compared, *how), *nothing_decides(limits, compared)),
     )
-
-
-def _with_split(
-    result: TestResult, found: Sequence[Comparison], measured: Mapping[str, ArmRuns], level: float
-) -> TestResult:
-    """The result with what its change is made of, where something got worse."""
-    if all(each.verdict is not ComparisonVerdict.REGRESSED for each in found):
-        return result
-    from pytest_llmbench.compare.split import split  # few get worse
-
-    before, now = (
-        [seen for one in measured[name].every for seen in one.observations] for name in (BASELINE, CANDIDATE)
-    )
-    parts = split(before, now, level)
-    if isinstance(parts, str):
-        return replace(result, notes=(*result.notes, Note.of("not_split", why=parts)))
-    return replace(result, tables=(*result.tables, parts))
 
 
 def ab_note(runs: int, baseline: Arm, described: str) -> Note:
