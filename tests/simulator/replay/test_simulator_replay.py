@@ -21,6 +21,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -32,6 +33,8 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWork
 
 US = 1000
 THERE, BACK = 25 * US, 25 * US
+
+SEVERAL = pytest.mark.skipif(not names("deployments"), reason="the extra of several engines is left out")
 
 
 def lengths(prompt: int, output: int) -> SyntheticWorkload:
@@ -389,7 +392,8 @@ def test_speculative_decoding_gives_what_was_accepted_together() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "preemption=recompute", "preemption=swap", "prefill_workers=1&decode_workers=1",
+        "preemption=recompute", "preemption=swap",
+        pytest.param("prefill_workers=1&decode_workers=1", marks=SEVERAL),
         "think_mean_tokens=30&scheduler=phase&output_kv_share=0.3", "prefix_caching=on",
     ],
 )  # fmt: skip
