@@ -39,7 +39,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Accuracy (no test of the draft).
+        """Accuracy (not part of the draft).
 
         Questions with known answers, in a closed loop; how many are answered rightly.
 
@@ -109,7 +109,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Batch (no test of the draft).
+        """Batch (not part of the draft).
 
         A number of prompts that all leave at one instant.
 
@@ -322,7 +322,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 1,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Goodput (no test of the draft).
+        """Goodput (not part of the draft).
 
         The requests that meet every limit at once.
 
@@ -409,7 +409,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Grid Cell (no test of the draft).
+        """Grid Cell (not part of the draft).
 
         Jobs of each combination of ``input_tokens``, ``output_tokens`` and ``concurrency``, a test item each.
 
@@ -521,7 +521,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Integrity (no test of the draft).
+        """Integrity (not part of the draft).
 
         Repeated against new prompts, published against new ones, replies under load against replies alone.
 
@@ -642,7 +642,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Job (no test of the draft).
+        """Job (not part of the draft).
 
         A number of prompts, all at once unless ``concurrency`` or ``rate`` says otherwise.
 
@@ -846,7 +846,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Non-generative Requests (no test of the draft).
+        """Non-generative Requests (not part of the draft).
 
         How long a document takes, and how many there are: embeddings, reranking, scores, log-probabilities.
 
@@ -999,7 +999,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Reasoning (no test of the draft).
+        """Reasoning (not part of the draft).
 
         What a user of a model that thinks first waits for, and why.
 
@@ -1092,7 +1092,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 1,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Recovery (no test of the draft).
+        """Recovery (not part of the draft).
 
         A load that is disturbed, and the time until limits hold again.
 
@@ -1179,7 +1179,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Sessions (no test of the draft).
+        """Sessions (not part of the draft).
 
         Conversations and agents, whose turns wait for one another.
 
@@ -1247,7 +1247,7 @@ class LLMBench:
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
-        """Speculative Decoding (no test of the draft).
+        """Speculative Decoding (not part of the draft).
 
         How many guessed tokens are accepted; with ``min_speedup``, the same requests with speculation off.
 

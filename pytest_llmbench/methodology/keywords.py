@@ -36,7 +36,7 @@ def signature_of(declared: Iterable[Field[Any]]) -> inspect.Signature:
 
 def documentation(test: TestDefinition) -> str:
     """The docstring of a marker: what it measures and what its keywords mean."""
-    where = f"section {test.section} of the draft" if test.section else "no test of the draft"
+    where = f"section {test.section} of the draft" if test.section else "not part of the draft"
     told = inspect.cleandoc(test.parameters.__doc__ or "").split("\n\n")
     meant = {each.name: _meaning(test.parameters, each.name) for each in _ordered(test.parameters)}
     paragraphs = [textwrap.fill(each, WIDTH) for each in (f"{test.title} ({where}).", *told)]

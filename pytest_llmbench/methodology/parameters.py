@@ -76,6 +76,8 @@ class TestParameters:
     """What every test takes: the workload, and how strictly the result is judged."""
 
     __test__ = False
+    of_the_draft: ClassVar[bool] = True
+    """Whether the test is one of the draft, which has clauses to comply with."""
     repeats: ClassVar[bool] = False
     """Whether the test repeats its measured load ``runs`` times."""
     of_sessions: ClassVar[bool] = False
@@ -130,6 +132,11 @@ class TestParameters:
     def contradictions(self) -> list[str]:
         """Mistakes between several parameters, rather than in one of them."""
         return []
+
+    def not_of_the_draft(self) -> list[str]:
+        if self.compliance is None or self.of_the_draft:
+            return []
+        return ["compliance is not for this test: it is not part of the draft"]
 
     def not_of_sessions(self) -> list[str]:
         """Mistake: a workload of sessions in a test that sends single requests, where its turns would wait
@@ -300,7 +307,8 @@ def build(
         mistakes = _adapted(cls, made)
     if not mistakes:
         built = cls(**made)
-        mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
+        mistakes = [*built.not_of_the_draft(), *built.contradictions(), *built.not_repeated()]
+        mistakes += built.not_of_sessions()
         mistakes += built.not_without_output()
         mistakes += not_given(test, (*built.slo, *built.advisory))
         mistakes += built.undecidable() if counted else []

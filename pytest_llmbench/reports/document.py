@@ -154,7 +154,7 @@ class TestView:
     @property
     def compliance(self) -> str:
         """The compliance class in words; a test beyond the draft has none."""
-        return str(self.entry["compliance"]["verdict"]) if self.of_the_draft else "no test of the draft"
+        return str(self.entry["compliance"]["verdict"]) if self.of_the_draft else "not part of the draft"
 
     @property
     def simulated(self) -> bool:

@@ -10,7 +10,7 @@ from test_methodology_advice import MARKERS
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.catalogue import TESTS
-from pytest_llmbench.methodology.given import GIVES, MEASURED_IF_LIMITED, not_given
+from pytest_llmbench.methodology.given import GIVES, MEASURED_IF_LIMITED, OF_CHURN, not_given
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.metrics.definitions import METRICS
@@ -39,7 +39,7 @@ def test_every_test_has_a_row_of_known_metrics() -> None:
 
 @pytest.mark.parametrize("name", ONE_LOAD)
 def test_what_a_test_of_one_load_gives_is_defined(name: str) -> None:
-    families = sorted(GIVES[name] - OF_SOME_SYSTEMS)
+    families = sorted(GIVES[name] - OF_SOME_SYSTEMS - OF_CHURN)
     asked: dict[str, Any] = {**MARKERS.get(name, {}), "slo": [_limit(family) for family in families]}
     assert not not_given(name, asked["slo"])
     result = ReplayedSUT("h100-8b").measure(TESTS[name], "quick", **asked)

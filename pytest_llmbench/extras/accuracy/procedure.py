@@ -58,6 +58,7 @@ class Parameters(TestParameters):
     A question whose request fails is not answered rightly.
     """
 
+    of_the_draft = False
     takes_adapters = False
 
     workload: str | Workload = parameter(
@@ -116,14 +117,11 @@ class Parameters(TestParameters):
         return (*own, *self.slo)
 
     def contradictions(self) -> list[str]:
-        found = [
+        return [
             f"{name} needs dataset: it says how the file is read"
             for name in ("scorer", "prompt_field", "answer_field", "max_tokens")
             if self.dataset is None and getattr(self, name) is not None
         ]
-        if self.compliance is not None:
-            found.append("compliance is not for this test: accuracy is no test of the draft")
-        return found
 
     def undecidable(self) -> list[str]:
         asked = self.questions or _size(find_workload(self.workload))

@@ -57,6 +57,7 @@ class Parameters(TestParameters):
     Fails on a difference beyond its margin; undecided is inconclusive.
     """
 
+    of_the_draft = False
     takes_adapters = False
 
     prompts: int | None = parameter("count", doc="new prompts (64), each asked three times.")
@@ -85,10 +86,7 @@ class Parameters(TestParameters):
         return [each for check in judged for each in check.objectives(getattr(self, check.margin))]
 
     def contradictions(self) -> list[str]:
-        found = []
-        if self.compliance is not None:
-            found.append("compliance is not for this test: integrity is no test of the draft")
-        found += [
+        found = [
             f"{name} is {getattr(self, name):g}: give a share above 0 and below 1"
             for name in ("margin", "single_stream_margin", "text_margin")
             if not 0 < getattr(self, name) < 1

@@ -60,6 +60,7 @@ class Parameters(AdaptiveParameters):
     there is no TTFT, no ITL and no output token. Limits are judged on the whole confidence interval.
     """
 
+    of_the_draft = False
     repeats = True
     generates = False
 
@@ -102,8 +103,6 @@ class Parameters(AdaptiveParameters):
 
     def contradictions(self) -> list[str]:
         found = super().contradictions()
-        if self.compliance is not None:
-            found.append("compliance is not for this test: what generates nothing is in no test of the draft")
         found += [
             f"slo limits {each.metric}, which has no meaning where nothing is generated: there are "
             f"latency.*, latency_scheduled.*, {', '.join(_RATES)} and completion_rate"

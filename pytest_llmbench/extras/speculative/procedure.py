@@ -74,6 +74,8 @@ class Parameters(TestParameters):
     Limits are judged on the whole confidence interval.
     """
 
+    of_the_draft = False
+
     prompts: int | None = parameter("count", doc="requests of the load.", scale=PROMPTS)
     concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="requests in flight.")
     without: str = parameter(
@@ -94,11 +96,6 @@ class Parameters(TestParameters):
         )
         own = [Objective(row.name, ">=", floor, row.unit) for row, floor in floors if floor is not None]
         return (*own, *self.slo)
-
-    def contradictions(self) -> list[str]:
-        if self.compliance is None:
-            return []
-        return ["compliance is not for this test: speculative is no test of the draft"]
 
 
 def plans(parameters: Parameters, setting: Setting, attempt: int = 1) -> tuple[LoadPlan, ...]:

@@ -54,6 +54,7 @@ class Parameters(AdaptiveParameters):
     given.
     """
 
+    of_the_draft = False
     repeats = True
 
     ttft_ms: float | None = parameter("positive")
@@ -95,8 +96,6 @@ class Parameters(AdaptiveParameters):
         found = super().contradictions()
         if not self.limits_ms:
             found.append("give at least one of ttft_ms, tpot_ms and e2e_ms: they say which requests are good")
-        if self.compliance is not None:
-            found.append("compliance is not for this test: goodput is no test of the draft")
         return found
 
 

@@ -2,7 +2,7 @@
 how many tokens a second, what P50 and P99 *of these*?
 
 The load that engine repositories gate (vLLM's, SGLang's and TensorRT-LLM's benchmarks, MLCommons' offline
-scenario). It is no test of the draft. The job is measured exactly, so its figures have no sampling error;
+scenario). It is not part of the draft. The job is measured exactly, so its figures have no sampling error;
 their intervals say where they would lie if the job were run again (:mod:`~pytest_llmbench.stats.job`). Every
 figure is of the whole job, its first wave and its drain included.
 """
@@ -61,6 +61,7 @@ class Parameters(AdaptiveParameters):
     is run four more times (``runs="auto"``, the default).
     """
 
+    of_the_draft = False
     repeats = True
     fixed_count: ClassVar[bool] = True
     may_be_capped: ClassVar[bool] = True
@@ -127,10 +128,7 @@ class Parameters(AdaptiveParameters):
         return (*own, *self.slo)
 
     def contradictions(self) -> list[str]:
-        found = [*self._of_load(), *self._uncounted()]
-        if self.compliance is not None:
-            found.append("compliance is not for this test: job is not part of the draft")
-        return found
+        return [*self._of_load(), *self._uncounted()]
 
 
 def result(

@@ -64,6 +64,7 @@ class Parameters(AdaptiveParameters):
     Limits (``*_ms``, ``max_*``) are ceilings, judged on the whole confidence interval.
     """
 
+    of_the_draft = False
     repeats = True
 
     workload: str | Workload = parameter(
@@ -133,12 +134,6 @@ class Parameters(AdaptiveParameters):
     def load(self) -> Load:
         given = super().load
         return OpenLoop(DEFAULT_RATE) if given.in_flight is not None and self.concurrency is None else given
-
-    def contradictions(self) -> list[str]:
-        found = super().contradictions()
-        if self.compliance is not None:
-            found.append("compliance is not for this test: reasoning is no test of the draft")
-        return found
 
 
 def result(

@@ -117,6 +117,7 @@ _OUTSIDE = Note.of("outside_draft", test=NAME)
 class Parameters(TestParameters):
     """Conversations and agents, whose turns wait for one another."""
 
+    of_the_draft = False
     repeats = True
     of_sessions = True
 
@@ -271,8 +272,6 @@ class Parameters(TestParameters):
                 "workload is of single requests: name one of sessions, for example 'session:chat', or a "
                 "trace with sessions = true"
             )
-        if self.compliance is not None:
-            found.append("compliance is not for this test: sessions is no test of the draft")
         found += self._probe_mistakes()
         if self.searches:
             return found + self._search_mistakes() + arrival_mistakes(self.arrival, self.burstiness)

@@ -89,7 +89,7 @@ _OF_TESTS = {
         "a replay has no machine, so the table telemetry of the SUT file has no effect: with idle_w it tells "
         "that of its model"
     ),
-    "outside_draft": Sentence("{test} is no test of the draft: there are no clauses to comply with"),
+    "outside_draft": Sentence("{test} is not part of the draft: there are no clauses to comply with"),
     "held_back": Sentence(
         "At most {cap} were in flight: {held} of {sent} requests waited for a place, the longest for "
         "{longest}. Latencies run from the send"

@@ -227,7 +227,7 @@ def test_every_bad_row_of_a_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"compliance": "conditional"}, "not part of the draft"),
         ({"min_share": 0.99, "questions": 100}, "needs at least 368 questions to be decided, there are 100"),
         ({"min_shares": 0.9}, "did you mean min_share"),
         ({"golden": 1.5}, "golden"),

@@ -176,7 +176,7 @@ def test_replies_that_failed_are_in_no_comparison() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"compliance": "conditional"}, "not part of the draft"),
         ({"margin": 1.0}, "margin is 1: give a share above 0 and below 1"),
         ({"concurrency": 1}, "two requests in flight or more"),
         ({"prompts": 19}, "text_margin 0.2 needs at least 20 prompts to be decided, there are 19"),

@@ -52,7 +52,7 @@ def measured(scenario: str = "fast", change: Any = None, keep: Any = None, **giv
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"compliance": "conditional"}, "not part of the draft"),
         ({"latency_p95": 5}, "did you mean latency_p95_ms"),
         ({"min_requests_per_s": 0}, "min_requests_per_s must be greater than zero"),
         ({"requests": "auto"}, "ends when the limits are decided"),
@@ -132,7 +132,7 @@ def test_nothing_of_tokens_is_invented() -> None:
     assert engine is not None
     assert engine.grown("generated_tokens") == 0
     assert [plot.id for plot in result.plots] == ["latency_cdf", "requests_over_time"]
-    assert "no test of the draft" in str(result.notes[-1])
+    assert "not part of the draft" in str(result.notes[-1])
     assert non_generative.NAME not in OF_THE_DRAFT
 
 

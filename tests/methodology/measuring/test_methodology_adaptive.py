@@ -242,7 +242,7 @@ def test_goodput_known_answer() -> None:
     rows = {name: value for name, value, _ in result.tables[0].rows}
     assert rows["Requests that ended well"] == "950 of 1000 (95 %)"
     assert rows["All limits together"] == "850 of 1000 (85 %)"
-    assert "no test of the draft" in str(result.notes[-1])
+    assert "not part of the draft" in str(result.notes[-1])
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_replies_too_short_for_a_tpot_keep_no_limit_unseen(
     ("given", "complaint"),
     [
         ({}, "at least one of ttft_ms, tpot_ms and e2e_ms"),
-        ({"ttft_ms": 1, "compliance": "conditional"}, "no test of the draft"),
+        ({"ttft_ms": 1, "compliance": "conditional"}, "not part of the draft"),
         ({"ttft_ms": 1, "min_share": 99}, "between 0 and 1"),
     ],
 )

@@ -40,7 +40,7 @@ def rows(result: TestResult, table: str) -> dict[str, tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"compliance": "conditional"}, "not part of the draft"),
         ({"max_critical_evictions": -1}, "max_critical_evictions must be 0 or more"),
         ({"max_critical_evictions": 0.5}, "max_critical_evictions must be a whole number"),
         ({"max_budget_force_rate": 5}, "max_budget_force_rate must lie between 0 and 1"),
@@ -126,7 +126,7 @@ def test_the_procedure_on_canned_records() -> None:
     assert kinds["… without reasoning, in no TTOT"] == ("100",)
     assert kinds["Reasoning ended: converged"] == ("100",)
     assert result.section == ""
-    assert "no test of the draft" in str(result.notes[-1])
+    assert "not part of the draft" in str(result.notes[-1])
 
 
 def test_a_replayed_engine_that_thinks() -> None:

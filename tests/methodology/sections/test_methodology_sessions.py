@@ -188,7 +188,7 @@ def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent(
         ({"turn_ttft_p95_ms": {1: -5}}, "must be greater than zero"),
         ({"turn_ttft_p95_ms": {}}, "must be a mapping"),
         ({"turn_ttft_p95_ms": 300}, "must be a mapping"),
-        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"compliance": "conditional"}, "not part of the draft"),
         ({"workload": SINGLE}, "or a trace with sessions = true"),
         ({"workload": TRACE, "speedup": 2.0}, "speedup needs arrival='trace'"),
         ({"workload": TRACE, "arrival": "trace", "speedup": 0}, "must be greater than zero"),
