@@ -6,6 +6,8 @@ cannot be compressed, and no two pieces of different seeds are alike, so no cach
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import random
 import struct
@@ -23,14 +25,17 @@ SUFFIXES: Final[dict[Modality, dict[str, str]]] = {
     "video": {".mp4": "mp4", ".webm": "webm", ".mov": "quicktime"},
 }
 """Modality → suffix of its files → name of the format, which is the subtype of its media type."""
+DATA: Final = "data:"
+"""What a URL begins with that holds its bytes itself (RFC 2397)."""
 _RATE_HZ = 16_000
 """Sample rate of the sounds that are made, which speech models take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One image, sound or video. With a ``path`` it is that file, else made: an image of ``width`` by
-    ``height`` pixels of random colours (PNG), a sound of noise (WAV, 16 kHz, mono, 16 bits)."""
+    """One image, sound or video. With a ``path`` it is that file, or that ``data:`` URL; else made: an image
+    of ``width`` by ``height`` pixels of random colours (PNG), a sound of noise (WAV, 16 kHz, mono, 16
+    bits)."""
 
     modality: Modality
     seed: int = 0
@@ -43,10 +48,14 @@ class Piece:
     def format(self) -> str:
         """Name of its format, the subtype of its media type."""
         made = "png" if self.modality == "image" else "wav"
+        if self.path.startswith(DATA):
+            return self.path.partition(";")[0].partition("/")[2]
         return SUFFIXES[self.modality][Path(self.path).suffix.lower()] if self.path else made
 
     def payload(self) -> bytes:
         """Its bytes, the same each time. Raises OSError for a file that cannot be read."""
+        if self.path.startswith(DATA):
+            return base64.b64decode(self.path.partition(",")[2])
         if self.path:
             return Path(self.path).read_bytes()
         noise = random.Random(self.seed).randbytes
@@ -77,9 +86,19 @@ def _wav(samples: bytes) -> bytes:
     return whole.getvalue()
 
 
+def modalities_of(pieces: Sequence[Piece]) -> str:
+    """The class of a request with these pieces: ``image``, ``audio+image``, or ``text`` without any."""
+    return "+".join(sorted({piece.modality for piece in pieces})) or "text"
+
+
 def media_json(pieces: Sequence[Piece]) -> list[list[Any]]:
-    """What the digest of a sequence holds of pieces: their fields in order, and of a file its name alone."""
+    """What the digest of a sequence holds of pieces: their fields in order, and of a file its name alone, of
+    a ``data:`` URL the SHA-256 of it."""
     return [
-        [each.modality, each.seed, each.width, each.height, each.milliseconds, Path(each.path).name]
+        [each.modality, each.seed, each.width, each.height, each.milliseconds, _named(each.path)]
         for each in pieces
     ]
+
+
+def _named(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest() if path.startswith(DATA) else Path(path).name

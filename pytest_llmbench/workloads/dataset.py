@@ -6,6 +6,7 @@ Nothing is read here. Whoever has the file parses it and hands over values; no d
 from __future__ import annotations
 
 import hashlib
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.answers import ExpectedAnswer
+from pytest_llmbench.model.media import Piece, media_json, modalities_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -74,6 +76,8 @@ class Prompt:
     """Length in tokens of cl100k_base; None: it is counted."""
     expected: ExpectedAnswer | None = None
     """The answer that the reply is scored by; None: it is not scored."""
+    media: tuple[Piece, ...] = ()
+    """Images, sounds and videos beside the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class DatasetWorkload(StreamedWorkload):
         order = list(range(len(self.prompts)))
         if self.shuffled:
             BulkRandom(seed).shuffle(order)
-        index = 0
+        index, labelled = 0, bool(self._modalities)
         while True:
             prompt = self.prompts[order[index % len(order)]]
             yield PlannedRequest(
@@ -120,11 +124,18 @@ class DatasetWorkload(StreamedWorkload):
                 text=prompt.text,
                 temperature=self.temperature,
                 expected=prompt.expected,
+                media=prompt.media,
+                class_label=modalities_of(prompt.media) if labelled else "",
             )
             index += 1
 
+    @property
+    def _modalities(self) -> dict[str, Any]:
+        """Modality → how many pieces its prompts have."""
+        return dict(Counter(piece.modality for prompt in self.prompts for piece in prompt.media))
+
     def specification(self) -> Mapping[str, Any]:
-        lengths = _lengths(self)
+        lengths, pieces = _lengths(self), self._modalities
         return {
             "input_length": dict(lengths["input"]),
             "output_length": lengths["output"] | {"control": "max_tokens"},
@@ -141,6 +152,7 @@ class DatasetWorkload(StreamedWorkload):
                 "generator": "Python random.Random(seed)",
                 "order": ["shuffled indices"] if self.shuffled else ["file order"],
             },
+            **({"media": {name: {"files": count} for name, count in pieces.items()}} if pieces else {}),
         }
 
 
@@ -182,7 +194,8 @@ def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> d
 def _row(prompt: Prompt) -> str:
     expected = prompt.expected
     asked = "" if expected is None else f"{expected.scorer} {expected.answer} "
-    return f"{prompt.max_tokens} {asked}{prompt.text}"
+    beside = json.dumps(media_json(prompt.media)) if prompt.media else ""
+    return f"{prompt.max_tokens} {asked}{prompt.text}{beside}"
 
 
 def _tokens(prompt: Prompt) -> int:

@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench import make_workload
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.workloads.files import read_workload_file
+from pytest_llmbench.model.media import Piece
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.trace import TraceWorkload
 from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
@@ -282,3 +291,91 @@ def test_sessions_are_for_traces_that_have_them(read: Any, tmp_path: Path) -> No
         read("[workloads.a]\nsessions = true\ninput_tokens = 4\noutput_tokens = 4")
     with pytest.raises(SuiteError, match=r"workloads\.agents\.sessions is 'yes'"):
         read(AGENTS.replace("= true", '= "yes"'))
+
+
+def test_a_table_has_images_and_sounds_as_make_workload_does(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "one.png").write_bytes(Piece("image", 3, 56, 28).payload())
+    made = read(
+        """
+        [workloads.drawn]
+        input_tokens = 20
+        output_tokens = 5
+        images = { count = 2, width = { kind = "uniform", min = 64, max = 128 }, height = 32 }
+        audio = { seconds = [0.5, 1.0], repeated = 0.5 }
+        [workloads.counted]
+        input_tokens = 20
+        output_tokens = 5
+        images = 1
+        [workloads.files]
+        input_tokens = 20
+        output_tokens = 5
+        images = { files = "one.png" }
+        """
+    )
+    drawn = make_workload(
+        "drawn",
+        input_tokens=20,
+        output_tokens=5,
+        images={"count": 2, "width": (64, 128), "height": 32},
+        audio={"seconds": (0.5, 1.0), "repeated": 0.5},
+    )
+    assert [each.media for each in made["drawn"].requests(9, 3)] == [
+        each.media for each in drawn.requests(9, 3)
+    ]
+    assert [(each.width, each.height) for each in made["counted"].requests(1, 3)[0].media] == [(512, 512)]
+    assert [each.path for each in made["files"].requests(1, 3)[0].media] == [str(tmp_path / "one.png")]
+
+
+def test_mistakes_of_media_in_tables_are_told_at_once(read: Any) -> None:
+    with pytest.raises(SuiteError) as caught:
+        read(
+            """
+            [workloads.a]
+            input_tokens = 20
+            output_tokens = 5
+            images = { colour = 3 }
+            [workloads.b]
+            input_tokens = 20
+            output_tokens = 5
+            images = { files = "gone.png" }
+            audio = { width = 3 }
+            """
+        )
+    said = str(caught.value)
+    for part in ("workloads.a.images.colour: unknown key", "there is no file", "unknown key 'width'"):
+        assert part in said
+
+
+def of_images(tmp_path: Path, **more: str) -> str:
+    (tmp_path / "one.png").write_bytes(Piece("image", 3, 56, 28).payload())
+    rows = [{"question": f"What is {n}?", "answer": "A cat.", "image": "one.png"} for n in range(4)]
+    rows_file(tmp_path, "rows.jsonl", [row | more for row in rows])
+    return """
+        [workloads.cats]
+        kind = "dataset"
+        path = "rows.jsonl"
+        dataset = "cats"
+        version = "1"
+        subset_method = "all"
+        image_field = "image"
+        """
+
+
+def test_rows_with_images_are_sent_and_replayed_alike(read: Any, tmp_path: Path) -> None:
+    made = read(of_images(tmp_path))["cats"]
+    requests = made.requests(4, 3)
+    assert {request.class_label for request in requests} == {"image"}
+    assert made.specification()["media"] == {"image": {"files": 4}}
+    plan = LoadPlan("test", made, ClosedLoop(1), 4, 1)
+    replayed = ReplayEngine(parse_scenario("fast")).run(plan).records
+    with EmbeddedEngine.start("fast") as engine:
+        target = Target.parse(engine.url)
+        with LoadGenerator(target, OpenAIChat(), model=engine.model) as generator:
+            served = generator.run(plan).records
+    assert replayed.counts()["ok"] == served.counts()["ok"] == 4
+    assert replayed.input_tokens.tolist() == served.input_tokens.tolist()
+
+
+def test_a_row_without_its_image_is_named_before_any_load(read: Any, tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"(?s)workloads\.cats.*row 0, image: there is no file"):
+        read(of_images(tmp_path, image="gone.png"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -13,6 +13,7 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
+from pytest_llmbench.model.media import Modality, Piece
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import Answers
 from pytest_llmbench.store.code_functions import HOW, function_prompts
@@ -25,6 +26,7 @@ from pytest_llmbench.store.datasets import (
     read_rows,
     scored_prompts,
 )
+from pytest_llmbench.store.media_rows import rows_with_media
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
 from pytest_llmbench.store.traces.reading import read_conversations, read_trace
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
@@ -103,11 +105,45 @@ class Law(_Table):
         return make(*(tuple(each) if isinstance(each, list) else each for each in figures))
 
 
+class Media(_Table):
+    """Pieces beside each prompt, with the keys of ``make_workload``, or how many: numbers or laws,
+    ``seconds`` also a pair; ``files`` relative to the file of workloads."""
+
+    count: int | Law | None = None
+    width: int | Law | None = None
+    height: int | Law | None = None
+    seconds: float | list[float] | None = None
+    files: Text | list[Text] | None = None
+    repeated: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, value: Any) -> Any:
+        return {"count": value} if isinstance(value, int) else value
+
+    def given(self, folder: Path) -> dict[str, Any]:
+        """The argument of ``make_workload``."""
+        found = {
+            key: value.law() if isinstance(value, Law) else value
+            for key in type(self).model_fields
+            if (value := getattr(self, key)) is not None
+        }
+        if isinstance(self.seconds, list):
+            found["seconds"] = tuple(self.seconds)
+        if self.files is not None:
+            named = [self.files] if isinstance(self.files, str) else self.files
+            found["files"] = [folder / Path(each).expanduser() for each in named]
+        return found
+
+
 class _Workload(_Table):
     """A ``[workloads.NAME]`` table, a class for each ``kind``."""
 
     cut_share: float | None = None
     cut_after_s: float | list[float] | None = None
+    images: Media | None = None
+    audio: Media | None = None
+    videos: Media | None = None
 
     def made(self, name: str, folder: Path) -> Workload:
         """The workload of a table that lies in ``folder``. Raises SuiteError for an impossible one."""
@@ -117,7 +153,13 @@ class _Workload(_Table):
         """:meth:`made`, with what every kind takes."""
         after_s = tuple(self.cut_after_s) if isinstance(self.cut_after_s, list) else self.cut_after_s
         cuts, made = cuts_of(self.cut_share, after_s), self.made(name, folder)
-        return made if cuts is None else with_cuts(made, cuts)
+        made = made if cuts is None else with_cuts(made, cuts)
+        given: dict[str, Any] = {
+            key: value.given(folder)
+            for key in ("images", "audio", "videos")
+            if (value := getattr(self, key)) is not None
+        }
+        return make_workload(made, **given) if given else made
 
 
 class _Synthetic(_Workload):
@@ -219,14 +261,24 @@ class _Prompts(_DataSet):
     domain: Text | None = None
     language: Text | None = None
     shuffled: bool | None = None
+    image_field: Text | list[Text] | None = None
+    audio_field: Text | list[Text] | None = None
+    video_field: Text | list[Text] | None = None
 
     def of(self, name: str, path: Path, identity: DatasetIdentity) -> Workload:
         fields = self.prompt_field or "", self.answer_field or ""
         asked = self.model_dump(include={"domain", "language", "shuffled"}, exclude_none=True)
-        limit, rows = self.max_tokens, self.rows(path)
+        named = {"image": self.image_field, "audio": self.audio_field, "video": self.video_field}
+        columns = {
+            modality: [told] if isinstance(told, str) else told or []
+            for modality, told in cast("dict[Modality, str | list[str] | None]", named).items()
+        }
+        limit = self.max_tokens
+        rows, media, steps = rows_with_media(self.rows(path), path, columns, fields[0])
+        identity = replace(identity, preprocessing=(*identity.preprocessing, *steps))
         if self.scorer is not None:
             scored = scored_prompts(rows, path, self.scorer, limit or MAX_ANSWER_TOKENS, *fields)
-            return DatasetWorkload(name, scored, identity, **asked)
+            return DatasetWorkload(name, _beside(scored, media), identity, **asked)
         found = exercises(rows, path, *fields)
         unlimited = sum(answer is None for _, answer in found)
         if limit is None and unlimited:
@@ -240,7 +292,11 @@ class _Prompts(_DataSet):
             Prompt(prompt, limit if limit is not None else max(1, count(answer or "")))
             for prompt, answer in found
         )
-        return DatasetWorkload(name, prompts, identity, **asked)
+        return DatasetWorkload(name, _beside(prompts, media), identity, **asked)
+
+
+def _beside(prompts: Iterable[Prompt], media: Iterable[tuple[Piece, ...]]) -> tuple[Prompt, ...]:
+    return tuple(replace(prompt, media=own) for prompt, own in zip(prompts, media, strict=True))
 
 
 class _Trace(_DataSet):

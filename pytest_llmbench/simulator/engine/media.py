@@ -13,6 +13,7 @@ import random
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from pytest_llmbench.model.media import Piece
@@ -39,18 +40,28 @@ def encoder_ns(tokens: int, config: EngineConfig) -> int:
 
 
 def tokens_of(pieces: Sequence[Piece]) -> int:
-    """The tokens of pieces that were made. Raises RefusalError for a file, whose size nobody has read."""
-    if any(piece.path for piece in pieces):
-        raise RefusalError(400, "a replay counts the tokens of pieces that are made, not of files")
-    return sum(
-        image_tokens(each.width, each.height) if each.modality == "image" else audio_tokens(each.milliseconds)
-        for each in pieces
-    )
+    """The tokens of pieces; files are read. Raises RefusalError for one that is neither PNG nor WAV."""
+    return sum(_seed_and_tokens(each)[1] for each in pieces)
 
 
 def ids_of(pieces: Sequence[Piece]) -> list[int]:
     """Ids that stand for the tokens of pieces: alike for the same piece, as a prefix cache sees it."""
-    return [each for piece in pieces for each in _ids(piece.seed, tokens_of([piece]))]
+    return [each for piece in pieces for each in _ids(*_seed_and_tokens(piece))]
+
+
+@lru_cache(maxsize=4096)
+def _seed_and_tokens(piece: Piece) -> tuple[int, int]:
+    if not piece.path and piece.modality == "image":
+        return piece.seed, image_tokens(piece.width, piece.height)
+    if not piece.path:
+        return piece.seed, audio_tokens(piece.milliseconds)
+    if piece.modality == "video":
+        raise RefusalError(400, "video_url: the embedded engine takes image_url and input_audio", "messages")
+    try:
+        data = piece.payload()
+    except OSError as error:
+        raise RefusalError(400, f"the {piece.modality} cannot be read: {error}", "messages") from error
+    return _of_image(data) if piece.modality == "image" else _of_sound(data)
 
 
 def ids_in(content: Any) -> list[int]:
@@ -59,9 +70,9 @@ def ids_in(content: Any) -> list[int]:
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "image_url":
-            found += _of_image(_bytes(_member(part, kind, "url").partition("base64,")[2]))
+            found += _ids(*_of_image(_bytes(_member(part, kind, "url").partition("base64,")[2])))
         elif kind == "input_audio":
-            found += _of_sound(_bytes(_member(part, kind, "data")))
+            found += _ids(*_of_sound(_bytes(_member(part, kind, "data"))))
         elif kind in ("video_url", "audio_url"):
             raise RefusalError(
                 400, f"{kind}: the embedded engine takes image_url and input_audio", "messages"
@@ -69,18 +80,19 @@ def ids_in(content: Any) -> list[int]:
     return found
 
 
-def _of_image(data: bytes) -> list[int]:
+def _of_image(data: bytes) -> tuple[int, int]:
+    """The seed of its ids, and how many they are."""
     if data[:8] != _PNG or len(data) < 24:
         raise RefusalError(400, "messages: image_url: the embedded engine reads PNG", "messages")
     width, height = struct.unpack(">II", data[16:24])
-    return _ids(zlib.crc32(data), image_tokens(width, height))
+    return zlib.crc32(data), image_tokens(width, height)
 
 
-def _of_sound(data: bytes) -> list[int]:
+def _of_sound(data: bytes) -> tuple[int, int]:
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE" or len(data) < 44:
         raise RefusalError(400, "messages: input_audio: the embedded engine reads WAV", "messages")
     (bytes_a_second,) = struct.unpack("<I", data[28:32])
-    return _ids(zlib.crc32(data), audio_tokens(1000 * (len(data) - 44) // max(1, bytes_a_second)))
+    return zlib.crc32(data), audio_tokens(1000 * (len(data) - 44) // max(1, bytes_a_second))
 
 
 def _ids(seed: int, tokens: int) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.media import SUFFIXES, Modality, Piece
+from pytest_llmbench.model.media import SUFFIXES, Modality, Piece, modalities_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.adapted import seconds_law
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -185,8 +185,8 @@ class WithMedia(StreamedWorkload):
                     where=f"workload {self.base.name!r}",
                 )
             pieces = tuple(piece for group in groups for piece in group)
-            label = "+".join(sorted({piece.modality for piece in pieces})) or "text"
-            yield replace(request, media=pieces, class_label=request.class_label or label)
+            label = request.class_label or modalities_of(pieces)
+            yield replace(request, media=pieces, class_label=label)
 
     def specification(self) -> Mapping[str, Any]:
         base = dict(self.base.specification())
