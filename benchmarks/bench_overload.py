@@ -159,9 +159,12 @@ _ENGINE_LOADS = (70, 90, 95, 110, 120, 150, 300, 600)
 
 def capacity(scenario: str) -> float:
     """Requests per second with all slots at work."""
-    engine = ReplayEngine(parse_scenario(scenario))
-    plan = LoadPlan("full", SYNTHETIC_UNIFORM, ClosedLoop(300), 6000, seed=1)
-    ended = np.sort(engine.run(plan).records.finished_ns)
+    parsed = parse_scenario(scenario)
+    slots = parsed.engine.max_num_seqs
+    plan = LoadPlan("full", SYNTHETIC_UNIFORM, ClosedLoop(slots + max(1, slots // 6)), 6000, seed=1)
+    records = ReplayEngine(parsed).run(plan).records
+    assert records.ok.all()
+    ended = np.sort(records.finished_ns)
     return 3000 / (float(ended[4500] - ended[1500]) / _NS)
 
 

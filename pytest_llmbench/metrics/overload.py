@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from pytest_llmbench.stats.queues.batching import (
     family_of,
     load_at_full_slots,
 )
-from pytest_llmbench.stats.queues.overload import Passage, backing
+from pytest_llmbench.stats.queues.overload import Backing, Passage, backing
 
 _METHOD = "overload: as long as this run"
 FEWEST_REQUESTS = 100
@@ -34,8 +35,9 @@ def overload(
 
     ``runs``: each with the slots of its server (:func:`with_slots`). ``good_by``: the latencies that decide
     whether a request is good. A queue before the first output makes every latency with a wait in it grow; one
-    behind it only those to the end of the reply. Nothing is said of fewer than a hundred requests, whose
-    queue may be a moment of a busy machine.
+    behind it only those to the end of the reply. Where all ended well, a load at full slots above one for
+    certain is enough: the run ended before its queue began. Nothing is said of fewer than a hundred requests,
+    whose queue may be a moment of a busy machine.
     """
     every = [records for records, _ in runs]
     if sum(map(len, every)) < FEWEST_REQUESTS:
@@ -43,17 +45,19 @@ def overload(
     known = [load_at_full_slots(*run, offered_rps) for run in runs if run[1] is not None]
     loads = [load for load in known if load is not None]
     loads = loads if len(loads) == len(runs) else []
-    queues = (
-        (_to_first_output, TO_FIRST_OUTPUT | TO_THE_END),
-        (_to_the_end, TO_THE_END),
-    )
-    for passage, families in queues:
-        found = backing([passage(run) for run in every], offered_rps, loads)
-        if found is not None:
-            lost = families | (GOODPUT if families.intersection(good_by) else frozenset())
-            failed = sum(int(run.failed.sum()) for run in every)
-            return Overload(offered_rps, found.served_rps, found.slope, failed, tuple(sorted(lost)))
-    return None
+    families = TO_FIRST_OUTPUT | TO_THE_END
+    found = backing([*map(_to_first_output, every)], offered_rps, loads)
+    if found is None:
+        found = backing([*map(_to_the_end, every)], offered_rps, loads)
+        families = families if found is None else TO_THE_END
+    if found is None:
+        outgrown = loads and all(each.in_reach and each.least > 1 for each in loads)
+        if not outgrown or not all(run.ok.all() for run in every):
+            return None
+        found = Backing(offered_rps * len(loads) / math.fsum(each.load for each in loads), 0.0)
+    lost = families | (GOODPUT if families.intersection(good_by) else frozenset())
+    failed = sum(int(run.failed.sum()) for run in every)
+    return Overload(offered_rps, found.served_rps, found.slope, failed, tuple(sorted(lost)))
 
 
 def _to_first_output(records: Records) -> Passage:

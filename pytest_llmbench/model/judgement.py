@@ -92,14 +92,16 @@ class ComplianceVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """A system that was offered more than it serves, so that its queue grew throughout."""
+    """A system that was offered more than it serves, so that its queue grew throughout, or had yet to begin
+    where fewer requests came than fill its slots."""
 
     offered_rps: float
     """Requests per second of the schedule."""
     served_rps: float
-    """Requests per second that were served while requests waited."""
+    """Requests per second that were served while requests waited; that are with all slots at work."""
     wait_growth: float
-    """Seconds by which a request waited longer than one that was sent a second before."""
+    """Seconds by which a request waited longer than one that was sent a second before; 0 where the run ended
+    before the queue began."""
     given_up: int
     """Number of requests that did not end well."""
     unbounded: tuple[str, ...]
@@ -108,6 +110,8 @@ class Overload:
 
     def __str__(self) -> str:
         rates = f"{self.offered_rps:.4g} req/s offered, {self.served_rps:.3g} served"
+        if not self.wait_growth:
+            return f"{rates} with all slots at work: the queue of a longer run grows throughout"
         return f"{rates}, the queue grew throughout"
 
     def breaks(self, objective: Objective) -> bool:

@@ -18,9 +18,9 @@ ENGINE = "h100-8b?max_num_seqs=64"
 """It carries some 29 requests per second."""
 
 
-def sent(rate: float, requests: int) -> Records:
+def sent(rate: float, requests: int, engine: str = ENGINE) -> Records:
     plan = LoadPlan("load", SYNTHETIC_UNIFORM, OpenLoop(rate), requests, seed=3)
-    return ReplayEngine(parse_scenario(ENGINE)).run(plan).records
+    return ReplayEngine(parse_scenario(engine)).run(plan).records
 
 
 @pytest.mark.parametrize("rate", [40.0, 120.0])
@@ -36,6 +36,23 @@ def test_more_than_is_served_is_an_overload(rate: float) -> None:
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_a_load_that_is_carried_is_none(rate: float) -> None:
     assert overload([(sent(rate, 600), 64)], rate) is None
+
+
+def test_a_run_may_end_before_its_queue_begins() -> None:
+    """256 slots carry 45 requests per second; of 300 requests none waits."""
+    run = sent(52.0, 300, "h100-8b")
+    found = overload([(run, 256)], 52.0, ["ttft"])
+    assert found is not None
+    assert (found.wait_growth, found.given_up) == (0.0, 0)
+    assert found.served_rps == pytest.approx(45, rel=0.06)
+    assert {"ttft", "e2e", "goodput"} <= set(found.unbounded)
+    assert str(found).endswith("with all slots at work: the queue of a longer run grows throughout")
+    judged = gate([ttft.p50 <= 1e6 * ms], {}, found).objectives
+    assert [each.verdict for each in judged] == [GateVerdict.FAIL]
+    assert overload([(run, None)], 52.0) is None  # the engine does not say its slots
+    assert overload([(run, 1024)], 52.0) is None  # far from full
+    assert overload([(run, 128)], 52.0) is None  # more were at work than it says
+    assert overload([(sent(41.0, 300, "h100-8b"), 256)], 41.0) is None
 
 
 def test_nothing_is_said_of_a_few_requests() -> None:

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from queue_models import stamps_of_slots
 
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats.backlog import SlotQueue
-from pytest_llmbench.stats.queues.batching import FullLoad, SlotWait, full_load
+from pytest_llmbench.stats.queues.batching import FullLoad, SlotWait, full_load, load_at_full_slots
 from pytest_llmbench.stats.queues.overload import Passage, backing
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 S = 1_000_000_000
 
@@ -75,7 +79,7 @@ def test_the_load_with_all_slots_at_work_tells_what_slices_do_not() -> None:
         end = ends[place] = max(end, sent[place]) + service
     run = passage(ends - sent, sent)
     known = FullLoad(load=1.1, slots=1, requests=200, relaxation_times=0.0, error=0.02)
-    assert known.least == pytest.approx(1.1 * math.exp(-1.2816 * 0.02), rel=1e-4)
+    assert known.least == pytest.approx(1.1 * math.exp(-2.3263 * 0.02), rel=1e-4)
     assert backing([run], 1.1) is None
     found = backing([run], 1.1, [known])
     assert found is not None
@@ -139,6 +143,33 @@ def test_the_load_is_that_with_all_slots_at_work(load: float) -> None:
     seen = full_load(sent, first, ended, tokens, rate, None)
     assert seen is not None
     assert seen.slots <= slots
+
+
+@pytest.mark.parametrize(("carried", "slots"), [(0.5, 256), (0.95, 256), (1.2, 256), (1.5, 64)])
+def test_prompts_that_take_from_replies_do_not_hide_the_load_of_a_short_run(
+    carried: float, slots: int
+) -> None:
+    """While a load begins many prompts take from few replies, at its end none from many: the time per token
+    alone seems not to rise with the number under way."""
+    capacity = {256: 45.1, 64: 29.0}[slots]
+    rate = carried * capacity
+    plan = LoadPlan("load", SYNTHETIC_UNIFORM, OpenLoop(rate), 300, seed=3)
+    records = ReplayEngine(parse_scenario(f"h100-8b?max_num_seqs={slots}")).run(plan).records
+    found = load_at_full_slots(records, slots, rate)
+    assert found is not None
+    assert found.load == pytest.approx(carried, rel=0.07)
+    assert (found.least > 1) == (carried > 1)
+
+
+def test_requests_that_take_long_for_other_reasons_are_not_slowed_by_prompts() -> None:
+    """They meet more first outputs per token, since they are there for longer."""
+    random = np.random.default_rng(2)
+    sent = np.cumsum(random.exponential(1 / 40, 1000))
+    tokens = random.integers(20, 180, 1000)
+    first = sent + 0.05
+    ended = first + (tokens - 1) * 0.02 * np.exp(0.5 * random.normal(size=1000))
+    stamps = (np.round(each * S).astype(np.int64) for each in (sent, first, ended))
+    assert full_load(*stamps, tokens, 40.0, 256) is None
 
 
 def test_requests_that_do_not_slow_each_other_down_tell_nothing() -> None:

@@ -174,7 +174,8 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
         if any(run.plan.looks is not None for run in made.observations):
             lasting |= {name: each for name, each in made.metrics.items() if JUDGED in name}
         return replace(made, metrics=lasting)
-    warning = Finding.of("overload", value=found.served_rps, limit=rate)
+    seen = "overload" if found.wait_growth else "overload.ahead"
+    warning = Finding.of(seen, value=found.served_rps, limit=rate)
     metrics = as_overloaded(made.metrics, found)
     return replace(made, metrics=metrics, overload=found, findings=(*made.findings, warning))
 

@@ -76,6 +76,11 @@ _LOADS = {
         "what it did to the figures voids nothing",
     ),
     "overload": Sentence("{limit} were offered, {value} served: the queue grew throughout", unit="req/s"),
+    "overload.ahead": Sentence(
+        "{limit} were offered, {value} are served with all slots at work: the queue of a longer run grows "
+        "throughout",
+        unit="req/s",
+    ),
     "run_length": Sentence(
         "{requests} requests span about {value} relaxation times of the queue (work for {busy} of {slots} "
         "slots)",

@@ -1,18 +1,24 @@
 """How busy a server is whose requests slow each other down, told by what it does with all slots at work.
 
 Slot-time at work tells too low a load of it: with all slots at work each request takes longer. So the time
-per output token, t, is regressed on the mean number k under way meanwhile, t = a + b k, weighted by tokens.
-With all c slots at work a request of N tokens takes S = p + (N - 1)(a + b c), p the time to its first token
-without a wait (P10 of the requests that find a free slot), and requests at rate λ take λ S / c of the slots.
-c is what the engine says, or the most that were under way.
+per output token, t, is regressed on the mean number k under way meanwhile and on the number f of first
+outputs of others per token, t = a + b' k + d f, weighted by tokens: each prompt takes d from all under way.
+While a load begins k is small and f is not, at its end it is the other way round, so without f the slope of
+a short load is too small. What takes long for other reasons meets more first outputs per token, but not more
+per second: their rate is the instrument of f (two-stage least squares). With k under way throughout, each of
+them begins once in the N tokens of a reply, f = k / N, so t = a + b k with b = b' + d / N. Where d is not
+there for certain, f is left out. With all c slots at work a request of N tokens takes
+S = p + (N - 1)(a + b c), p the time to its first token without a wait (P10 of the requests that find a free
+slot), and requests at rate λ take λ S / c of the slots. c is what the engine says, or the most that were
+under way.
 
 A run may see nothing of a queue that is seldom there and long when it is. With k under way requests are
 served at k / S(k) a second, S(k) = p + (N - 1)(a + b k), and where all share the server how many there are
 depends on S alone, not on its distribution (Kelly 1979, Reversibility and Stochastic Networks, section 3.3):
 P(k) ∝ Π λ S(j) / j, j = 1 … k. Beyond c it falls by ρ = λ S(c) / c each, so a request waits with probability
-P(k ≥ c), and then for an exponential time of mean S(c) / c (1 - ρ). b is told too small by noise in k, and
-the mean of N is known to c_s / √n of itself, c_s its coefficient of variation: S is taken at
-1.06 (1 + 2 c_s / √n) of the estimate. Only where the engine says its slots.
+P(k ≥ c), and then for an exponential time of mean S(c) / c (1 - ρ). The mean of N is known to c_s / √n of
+itself, c_s its coefficient of variation: S is taken at 1 + 2 c_s / √n of the estimate. Only where the engine
+says its slots.
 
 A load begins and ends idle. While its first and its last replies are made, for a mean reply's time W each,
 about half as many are under way as in its middle, so over a span D of sends its requests meet fewer others by
@@ -55,11 +61,13 @@ _LEAST = 0.01
 """The least share of its time per token by which a request is slower with the most under way."""
 _OWN = 10.0
 """The percentile of the time to the first token of requests that find a free slot."""
-_LEAST_LEVEL = 0.8
+_LEAST_LEVEL = 0.98
 """The two-sided level of the lower end of a load."""
+_REACH = 2 / 3
+_APART = 1e-6
 _FEWEST = 40
-_CAREFUL, _ERRORS = 1.06, 2.0
-"""Factor of S in what the wait for a slot may be, and standard errors of the mean length in it."""
+_ERRORS = 2.0
+"""Standard errors of the mean length in what the wait for a slot may be."""
 _MOST_SLOTS = 65_536
 _RAMP = 0.4
 """W / D from which a load only fills the system."""
@@ -128,11 +136,13 @@ class FullLoad(NamedTuple):
     wait: SlotWait | None = None
     """The wait for a slot; None where the engine does not say its slots."""
     error: float = 0.0
-    """The relative standard error of the load, by that of the mean number of tokens."""
+    """The relative standard error of the load, by those of the mean number of tokens and of the pace."""
+    in_reach: bool = False
+    """Whether the requests took at least two thirds of the slots that the engine says, and no more."""
 
     @property
     def least(self) -> float:
-        """The lower end of the load, by a normal quantile (one-sided, 90 %)."""
+        """The lower end of the load, by a normal quantile (one-sided, 99 %)."""
         return self.load * math.exp(-normal_quantile(_LEAST_LEVEL) * self.error)
 
 
@@ -146,6 +156,8 @@ class Pace(NamedTuple):
     """The mean over all tokens."""
     most: int
     """The most requests under way."""
+    error: float = 0.0
+    """The standard error of the slope."""
 
     def with_under_way(self, count: int) -> FloatArray:
         """The time per token with 1 to ``count`` under way, in seconds."""
@@ -163,19 +175,46 @@ def pace(sent_ns: IntArray, first_ns: IntArray, ended_ns: IntArray, tokens: IntA
     several = (tokens >= 2) & (ended_ns > first_ns)
     if np.count_nonzero(several) < _FEWEST:
         return None
-    later = (tokens[several] - 1).astype(np.float64)
-    per_token_s = (ended_ns - first_ns)[several] / 1e9 / later
-    middle = float(np.average(under_way[several], weights=later))
-    around = under_way[several] - middle
-    squares = float(later @ around**2)
-    if squares == 0.0:
-        return None
+    took_s, later = (ended_ns - first_ns)[several] / 1e9, (tokens[several] - 1).astype(np.float64)
+    per_token_s = took_s / later
     mean_s = float(np.average(per_token_s, weights=later))
-    slope = float((later * around) @ per_token_s) / squares
-    rest = later * around * (per_token_s - mean_s - slope * around)
-    if slope <= max(_CERTAIN * math.sqrt(float(rest @ rest)) / squares, _LEAST * mean_s / most):
+    firsts = np.sort(first_ns)
+    others = (np.searchsorted(firsts, ended_ns, "right") - np.searchsorted(firsts, first_ns, "right"))[
+        several
+    ]
+    columns = np.stack((under_way[several], others / later))
+    instruments = np.stack((under_way[several], others / took_s))
+    each_under_way = np.array([1.0, 1 / float(tokens.mean())])
+    for used in (2, 1):
+        found = _slopes(per_token_s, columns[:used], instruments[:used], later)
+        if found is None:
+            continue
+        slopes, errors = found
+        if used == 2 and slopes[1] <= _CERTAIN * math.hypot(*errors[1]):
+            continue
+        slope, error = float(each_under_way[:used] @ slopes), math.hypot(*(each_under_way[:used] @ errors))
+        if slope > max(_CERTAIN * error, _LEAST * mean_s / most):
+            least_s = mean_s - float(slopes @ np.average(columns[:used], axis=1, weights=later))
+            return Pace(least_s, slope, mean_s, most, error)
+    return None
+
+
+def _slopes(
+    values: FloatArray, columns: FloatArray, instruments: FloatArray, weights: FloatArray
+) -> tuple[FloatArray, FloatArray] | None:
+    """The slopes of the values over the columns, a row each, and what the error of each value adds to them;
+    ``None`` where the instruments do not tell the columns apart."""
+    columns, instruments = (
+        each - np.average(each, axis=1, weights=weights)[:, np.newaxis] for each in (columns, instruments)
+    )
+    crossed = (instruments * weights) @ columns.T
+    sizes = np.sqrt((instruments**2 @ weights)[:, np.newaxis] * (columns**2 @ weights))
+    if not sizes.all() or abs(np.linalg.det(crossed / sizes)) < _APART:
         return None
-    return Pace(mean_s - slope * middle, slope, mean_s, most)
+    gains = np.linalg.solve(crossed, instruments * weights)
+    around = values - np.average(values, weights=weights)
+    slopes = gains @ around
+    return slopes, gains * (around - slopes @ columns)
 
 
 def full_load(
@@ -204,12 +243,12 @@ def full_load(
         times = 0.0
     else:  # nothing that varies, no queue
         times = math.inf if varied == 0.0 or load <= 0 else n * math.log(load) ** 2 / (2 * varied)
-    wait, error = None, float(tokens.std() / tokens.mean()) / math.sqrt(n)
+    wait, error, in_reach = None, float(tokens.std() / tokens.mean()) / math.sqrt(n), False
     if slots is not None:
-        wait = SlotWait.of(
-            rate * _CAREFUL * (1 + _ERRORS * error) * times_s, rate, float(np.mean(there >= full))
-        )
-    return FullLoad(load, full, n, times, wait, error)
+        wait = SlotWait.of(rate * (1 + _ERRORS * error) * times_s, rate, float(np.mean(there >= full)))
+        in_reach = _REACH * slots <= per_token.most <= slots
+    of_pace = (float(tokens.mean()) - 1) * full * per_token.error / float(times_s[-1])
+    return FullLoad(load, full, n, times, wait, math.hypot(error, of_pace), in_reach)
 
 
 def shortfall(loads: Sequence[FullLoad], idle: float) -> float:

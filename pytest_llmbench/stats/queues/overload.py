@@ -7,7 +7,7 @@ the end of the drain. There D requests were served in B. A run is overloaded if 
 - **Utilisation above one.** The offered rate λ, which is known, is more than D / B: the mean gap between
   services is longer than 1/λ, by Student's t over 16 slices of equally many services (one-sided, 90 %). The
   median slice is, too, so that a pause is no overload. Or λ exceeds what a batching server serves with all
-  slots at work (:mod:`~pytest_llmbench.stats.queues.batching`; one-sided, 90 %), of which each request with
+  slots at work (:mod:`~pytest_llmbench.stats.queues.batching`; one-sided, 99 %), of which each request with
   its tokens tells something, and not only those of the long queue.
 - **The queue grew.** Requests waited the longer the later they were sent: of the slope of the wait over the
   instant of sending, which is λ B / D - 1 in a queue that takes requests in their order, a fifth at least
@@ -15,6 +15,9 @@ the end of the drain. There D requests were served in B. A run is overloaded if 
   that takes all at once and is only slow has as many under way, and no such slope. Only requests sent before
   the first failed one have a wait.
 - **Throughout.** The queue was long in 20 % at least of the time in which requests were sent.
+
+A short run may end before its queue begins. Then the load with all slots at work is enough, where requests
+took at least two thirds of the slots that the engine says (:mod:`~pytest_llmbench.metrics.overload`).
 
 How often it is right: docs/reference/statistics.md.
 """
