@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from plugin_suite import Suite
 
@@ -22,10 +25,22 @@ CHUNKS = "replay:fast?tokens_per_chunk=4"
 WORDS = "itl.method was ITL, method direct, now it is Time Between Chunks, method A"
 
 
-def _saved(suite: Suite, guard: str = "") -> None:
-    suite.write(GAPS.format(guard=""))
-    suite.measure("replay", "--llm-runs=3", "--llm-save=main").assert_outcomes(passed=1)
-    suite.write(GAPS.format(guard=guard))
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the store with the session ``main`` is kept, once there is one."""
+    return tmp_path_factory.mktemp("saved") / ".llmbench"
+
+
+@pytest.fixture
+def saved(suite: Suite, store: Path) -> Suite:
+    """``main`` is measured once for all: each has a copy of the store."""
+    if not store.exists():
+        suite.write(GAPS.format(guard=""))
+        suite.measure("replay", "--llm-runs=3", "--llm-save=main").assert_outcomes(passed=1)
+        shutil.copytree(suite.path / ".llmbench", store)
+    else:
+        shutil.copytree(store, suite.path / ".llmbench")
+    return suite
 
 
 def _verdict(suite: Suite, metric: str) -> str:
@@ -36,39 +51,39 @@ def _verdict(suite: Suite, metric: str) -> str:
 WAIVED = "--llm-waive=sut.model.version=other chunks@2999-12-31"
 
 
-def test_a_guarded_metric_that_was_made_otherwise_is_an_error_with_both_values(suite: Suite) -> None:
-    _saved(suite, GUARD.format(metric="itl.p50"))
-    result = suite.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", "--llm-inconclusive=pass", WAIVED)
+def test_a_guarded_metric_that_was_made_otherwise_is_an_error_with_both_values(saved: Suite) -> None:
+    saved.write(GAPS.format(guard=GUARD.format(metric="itl.p50")))
+    result = saved.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", "--llm-inconclusive=pass", WAIVED)
     result.assert_outcomes(errors=1)
     assert WORDS in " ".join(result.stdout.str().split())
     for name in ("report.html", "summary.md"):
-        assert WORDS in (suite.path / "out" / name).read_text("utf-8")
+        assert WORDS in (saved.path / "out" / name).read_text("utf-8")
 
 
-def test_a_metric_beside_it_is_compared_and_the_other_one_is_told(suite: Suite) -> None:
-    _saved(suite, GUARD.format(metric="ttft.p50"))
-    result = suite.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", "--llm-save=chunks", WAIVED)
+def test_a_metric_beside_it_is_compared_and_the_other_one_is_told(saved: Suite) -> None:
+    saved.write(GAPS.format(guard=GUARD.format(metric="ttft.p50")))
+    result = saved.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", "--llm-save=chunks", WAIVED)
     result.assert_outcomes(passed=1)
     assert WORDS in " ".join(result.stdout.str().split())
-    assert _verdict(suite, "ttft.p50") == "equivalent"
-    assert _verdict(suite, "itl.p50") == "inconclusive"
+    assert _verdict(saved, "ttft.p50") == "equivalent"
+    assert _verdict(saved, "itl.p50") == "inconclusive"
 
 
-def test_a_waiver_is_told_with_what_it_answers_for(suite: Suite) -> None:
-    _saved(suite, GUARD.format(metric="itl.p50"))
+def test_a_waiver_is_told_with_what_it_answers_for(saved: Suite) -> None:
+    saved.write(GAPS.format(guard=GUARD.format(metric="itl.p50")))
     waiver = "--llm-waive=itl.method=chunks are what users see@2999-12-31"
-    result = suite.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", WAIVED, waiver)
+    result = saved.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", WAIVED, waiver)
     result.assert_outcomes(failed=1)
     assert "chunks are what users see" in " ".join(result.stdout.str().split())
-    assert _verdict(suite, "itl.p50") == "regressed"
+    assert _verdict(saved, "itl.p50") == "regressed"
 
 
 def test_saved_sessions_are_compared_by_the_same_rule(
-    suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    saved: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _saved(suite)
-    suite.measure(CHUNKS, "--llm-runs=3", "--llm-save=chunks").assert_outcomes(passed=1)
-    monkeypatch.chdir(suite.path)
+    saved.write(GAPS.format(guard=""))
+    saved.measure(CHUNKS, "--llm-runs=3", "--llm-save=chunks").assert_outcomes(passed=1)
+    monkeypatch.chdir(saved.path)
     waived = ["--waive", "sut.model.version=other chunks@2999-12-31"]
     assert compare(["main", "chunks", *waived, "--fail", "itl.p50:5%"]) == 1
     assert WORDS in " ".join(capsys.readouterr().out.split())
@@ -94,9 +109,9 @@ def test_systems_are_set_side_by_side_in_what_was_made_alike(suite: Suite) -> No
 
 
 @pytest.mark.parametrize("policy", ["none()", "cold()", "(requests=3, output_tokens=10)"])
-def test_a_cold_load_is_not_compared_with_a_warmed_one(suite: Suite, policy: str) -> None:
-    _saved(suite)
-    suite.pytester.makeconftest(
+def test_a_cold_load_is_not_compared_with_a_warmed_one(saved: Suite, policy: str) -> None:
+    saved.write(GAPS.format(guard=""))
+    saved.pytester.makeconftest(
         f"""
         import pytest
         from pytest_llmbench import WarmupPolicy
@@ -106,7 +121,7 @@ def test_a_cold_load_is_not_compared_with_a_warmed_one(suite: Suite, policy: str
             return WarmupPolicy{"" if policy.startswith("(") else "."}{policy}
         """
     )
-    result = suite.measure("replay", "--llm-runs=3", "--llm-compare=main")
+    result = saved.measure("replay", "--llm-runs=3", "--llm-compare=main")
     result.assert_outcomes(errors=1)
     result.stdout.re_match_lines(
         [r".*another thing was measured: warmup was .+, now it is (none|3 requests)"]

@@ -36,6 +36,24 @@ def test_with_a_workload_of_its_own(): ...
 """
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the report directory of ``measured`` is kept, once there is one."""
+    return tmp_path_factory.mktemp("kept") / "out"
+
+
+@pytest.fixture
+def measured(suite: Suite, kept: Path) -> Suite:
+    """A session of the first test alone, measured once for all that change what it wrote: each has a copy."""
+    if not kept.exists():
+        suite.write(TWO)
+        suite.measure("replay", "-k", "first_token").assert_outcomes(passed=1, deselected=2)
+        shutil.copytree(suite.path / "out", kept)
+    else:
+        shutil.copytree(kept, suite.path / "out")
+    return suite
+
+
 def recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     capsys.readouterr()
     status = main(["recompute", str(suite.path / "out" / "report.json")])
@@ -98,30 +116,26 @@ def test_the_candidate_of_an_ab_is_recomputed_too(suite: Suite, capsys: pytest.C
 
 
 def test_a_changed_record_is_told_with_metric_and_both_values(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
+    measured: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
-    path = suite.path / "out" / suite.report["tests"][0]["records_file"]
+    path = measured.path / "out" / measured.report["tests"][0]["records_file"]
     lines = stored_lines(path)
     row = json.loads(lines[-1])
     assert row["phase"] == "measure"
     row["chunk_gaps_ns"][0] += 50_000_000  # the first content of a compact line
     path.write_bytes(gzip.compress("".join([*lines[:-1], json.dumps(row)]).encode()))
-    status, said = recomputed(suite, capsys)
+    status, said = recomputed(measured, capsys)
     assert status == 1
     assert "figures and values DIFFER" in said
     assert re.search(r"ttft\.max: stored [\d.]+ ms .*, recomputed [\d.]+ ms", said)
 
 
-def test_a_changed_figure_is_told(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
-    path = suite.path / "out" / "report.json"
+def test_a_changed_figure_is_told(measured: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    path = measured.path / "out" / "report.json"
     document = json.loads(path.read_text("utf-8"))
     document["tests"][0]["metrics"]["ttft.p50"]["point"] += 1e-9
     path.write_text(json.dumps(document))
-    status, said = recomputed(suite, capsys)
+    status, said = recomputed(measured, capsys)
     assert status == 1
     assert "1 of " in said
     assert "ttft.p50: stored" in said
@@ -155,11 +169,11 @@ def met_by_hand(test: dict[str, Any]) -> None:
     test["compliance"].update(verdict="unconditional", next_class=None)
 
 
-def test_whatever_is_edited_is_told(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
+def test_whatever_is_edited_is_told(
+    measured: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, (edited, edit) in enumerate(EDITS.items()):
-        out = Path(shutil.copytree(suite.path / "out", tmp_path / str(number)))
+        out = Path(shutil.copytree(measured.path / "out", tmp_path / str(number)))
         document = json.loads((out / "report.json").read_text("utf-8"))
         edit(document["tests"][0])
         (out / "report.json").write_text(json.dumps(document))
@@ -169,22 +183,20 @@ def test_whatever_is_edited_is_told(suite: Suite, tmp_path: Path, capsys: pytest
         assert edited.split("[")[0] in said.out, said
 
 
-def test_a_text_beside_the_report_is_rendered_anew(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
-    path = suite.path / "out" / "minimum.txt"
+def test_a_text_beside_the_report_is_rendered_anew(
+    measured: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = measured.path / "out" / "minimum.txt"
     path.write_text(path.read_text().replace("Deviations:", "Deviations: none"))
-    status, said = recomputed(suite, capsys)
+    status, said = recomputed(measured, capsys)
     assert status == 1
     assert "minimum.txt: DIFFER" in said
 
 
 def test_a_class_that_its_own_requirements_contradict_is_not_read(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
+    measured: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
-    path = suite.path / "out" / "report.json"
+    path = measured.path / "out" / "report.json"
     document = json.loads(path.read_text("utf-8"))
     document["tests"][0]["compliance"]["verdict"] = "unconditional"
     path.write_text(json.dumps(document))
@@ -211,27 +223,26 @@ def test_compact_records_are_recomputed_and_none_are_not_there(
     assert "--llm-records" in said
 
 
-def test_what_is_missing_is_said(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
-    (entry,) = suite.report["tests"]
-    records, loads = (suite.path / "out" / entry[name] for name in ("records_file", "loads_file"))
+def test_what_is_missing_is_said(measured: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = measured.report["tests"]
+    records, loads = (measured.path / "out" / entry[name] for name in ("records_file", "loads_file"))
     whole = stored_lines(records)
     records.write_bytes(gzip.compress("".join(whole[:-3]).encode()))
-    status, said = recomputed(suite, capsys)
+    status, said = recomputed(measured, capsys)
     assert status == 1
     assert "the records are not complete: a load of 50 requests has 47" in said
     records.write_bytes(gzip.compress("".join([*whole, whole[-1]]).encode()))
-    assert "more records than the loads had requests" in recomputed(suite, capsys)[1]
+    assert "more records than the loads had requests" in recomputed(measured, capsys)[1]
     records.write_bytes(gzip.compress("".join(whole).encode()))
     content = read_loads(loads)
     content["loads"][-1]["requests"] += 1
     write_text(loads, json.dumps(content))
     assert (
-        "requests was 51 when it was measured, the procedure now asks for 50" in recomputed(suite, capsys)[1]
+        "requests was 51 when it was measured, the procedure now asks for 50"
+        in recomputed(measured, capsys)[1]
     )
     loads.unlink()
-    assert "cannot read the loads" in recomputed(suite, capsys)[1]
+    assert "cannot read the loads" in recomputed(measured, capsys)[1]
 
 
 DAMAGE: dict[str, Callable[[Any], object]] = {
@@ -248,58 +259,54 @@ DAMAGE: dict[str, Callable[[Any], object]] = {
 }
 
 
-def test_a_file_of_loads_that_is_not_packed_is_read(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "test_first_token").assert_outcomes(passed=1)
-    report = suite.path / "out" / "report.json"
-    packed = suite.path / "out" / suite.report["tests"][0]["loads_file"]
+def test_a_file_of_loads_that_is_not_packed_is_read(
+    measured: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = measured.path / "out" / "report.json"
+    packed = measured.path / "out" / measured.report["tests"][0]["loads_file"]
     assert packed.read_bytes()[:2] == b"\x1f\x8b"
     write_text(packed.with_suffix(""), json.dumps(read_loads(packed)))
     report.write_text(report.read_text("utf-8").replace(packed.name, packed.with_suffix("").name), "utf-8")
     whole = packed.read_bytes()
     packed.unlink()
-    assert recomputed(suite, capsys)[0] == 0
+    assert recomputed(measured, capsys)[0] == 0
     for damaged in (whole[:-9], b"no gzip", b""):
         packed.write_bytes(damaged)
         with pytest.raises(StoreError, match="not a whole JSON file"):
             read_loads(packed)
 
 
-def test_damage_to_the_loads_is_told(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "test_first_token").assert_outcomes(passed=1)
-    path = suite.path / "out" / suite.report["tests"][0]["loads_file"]
+def test_damage_to_the_loads_is_told(measured: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    path = measured.path / "out" / measured.report["tests"][0]["loads_file"]
     whole = read_loads(path)
     for name, damage in DAMAGE.items():
         loads = deepcopy(whole)
         damage(loads)
         write_text(path, json.dumps(loads))
-        status, said = recomputed(suite, capsys)
+        status, said = recomputed(measured, capsys)
         assert status == 1, name
         assert "NOT RECOMPUTED" in said, name
         assert len(said) < 2000, name
     whole["setting"]["facts"]["$facts"]["manifest.frozen_ns"].update(value="x")
     write_text(path, json.dumps(whole))
-    assert "values DIFFER" in recomputed(suite, capsys)[1]  # of another type it is no evidence
+    assert "values DIFFER" in recomputed(measured, capsys)[1]  # of another type it is no evidence
 
 
 def test_a_report_of_a_version_with_one_sequence_is_not_drawn_differently(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
+    measured: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    suite.write(TWO)
-    suite.measure("replay", "-k", "first_token")
-    loads = suite.path / "out" / suite.report["tests"][0]["loads_file"]
+    loads = measured.path / "out" / measured.report["tests"][0]["loads_file"]
     content = read_loads(loads)
     for load in content["loads"]:
         assert load.pop("part")
         load["seed"] = 42
     content["setting"].pop("salt")
     write_text(loads, json.dumps(content))
-    status, said = recomputed(suite, capsys)
+    status, said = recomputed(measured, capsys)
     assert status == 0, said
     content["loads"][-1]["label"] = "another load"
     write_text(loads, json.dumps(content))
-    assert "label was 'another load' when it was measured" in recomputed(suite, capsys)[1]
+    assert "label was 'another load' when it was measured" in recomputed(measured, capsys)[1]
 
 
 def test_no_report_is_another_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

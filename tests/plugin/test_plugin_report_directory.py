@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from plugin_suite import Suite
 
 from pytest_llmbench.__main__ import main
+from pytest_llmbench.harness.report_files import RENDERED, _is_read
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -132,12 +133,17 @@ def test_what_cannot_be_put_aside_is_told_and_costs_nothing(suite: Suite) -> Non
         ({"BUILDKITE": "true"}, {"bencher", "ctrf"}),
     ],
 )
-def test_files_for_ci_are_written_where_they_are_read(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: set[str]
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_files_for_ci_have_a_reader(variables: dict[str, str], expected: set[str]) -> None:
+    read = {PurePosixPath(name) for name in RENDERED if _is_read(name, variables)}
+    in_ci = {path.name for path in read if path.parent.name == "ci"}
+    assert {name.partition("-")[0].partition(".")[0] for name in in_ci} == expected
+    assert {path.name for path in read} - in_ci == {"summary.md", "minimum.txt"}
+
+
+def test_files_for_ci_are_written_where_they_are_read(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     suite.write(TWO)
     suite.measure("replay", PASS, "-k", "test_one")
-    found = (suite.path / "out" / "ci").glob("*")
-    assert {path.name.partition("-")[0].partition(".")[0] for path in found} == expected
+    found = {path.name.partition("-")[0].partition(".")[0] for path in (suite.path / "out" / "ci").glob("*")}
+    assert found == {"github", "bencher", "ctrf"}

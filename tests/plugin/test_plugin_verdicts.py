@@ -63,10 +63,14 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
 
         @llmbench.ttft(p99_9_ms=2000, rate=20)
         def test_undecided(): ...
+
+        @llmbench.ttft(rate=20)
+        def test_body(llm_result):
+            assert llm_result.ttft.p50.point < 0, "impossible"
         """
     )
     result = suite.measure("replay")
-    result.assert_outcomes(passed=1, failed=2)
+    result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
             "*FAIL: ttft on 1 of 1 objectives*",
@@ -80,11 +84,13 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
         "test_good": "pass",
         "test_bad": "fail",
         "test_undecided": "inconclusive",
+        "test_body": "pass",
     }
     assert {name: entry["outcome"] for name, entry in entries.items()} == {
         "test_good": "passed",
         "test_bad": "failed",
         "test_undecided": "failed",
+        "test_body": "failed",
     }
     assert all(entry["validity"]["verdict"] == "valid" for entry in entries.values())
 
@@ -153,24 +159,6 @@ def test_compliance_fails_only_when_asked(suite: Suite) -> None:
             "*M-4.5.1-warmup-volume: 10 requests and * output tokens; both 100 and 10000*",
         ]
     )
-
-
-@pytest.mark.usefixtures("without_pictures")
-def test_the_body_may_fail_on_its_own(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
-        @llmbench.ttft(rate=20)
-        def test_body(llm_result):
-            assert llm_result.ttft.p50.point < 0, "impossible"
-        """
-    )
-    result = suite.measure("replay")
-    result.assert_outcomes(failed=1)
-    entry = suite.report["tests"][0]
-    assert entry["outcome"] == "failed"
-    assert entry["gate"]["verdict"] == "pass"
 
 
 def test_llm_result_without_a_marker_is_refused(suite: Suite) -> None:
@@ -337,8 +325,15 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     assert told.search((suite.path / "out" / "summary.md").read_text("utf-8").replace("\\", ""))
 
 
-@pytest.mark.parametrize("order", ["", "tryfirst=True, ", "trylast=True, "])
-@pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])
+@pytest.mark.parametrize(
+    ("order", "style"),
+    [
+        ("", "wrapper"),
+        ("tryfirst=True, ", "wrapper"),
+        ("tryfirst=True, ", "hookwrapper"),
+        ("trylast=True, ", "hookwrapper"),
+    ],
+)
 def test_a_verdict_is_raised_within_the_wrappers_of_others(suite: Suite, order: str, style: str) -> None:
     suite.write(
         """
