@@ -23,19 +23,16 @@ CHATS = {
     }
 }
 
-@llmbench.sessions(workload=CHATS, sessions=24, total_sessions=40)
+@llmbench.sessions(workload=CHATS, sessions=24, total_sessions=24)
 @llmbench.no_regression("turn_ttft[2+].p50", max_slowdown=0.0)
 def test_route(): ...
 """
 
 
-def ab(suite: Suite, candidate: str, baseline: str) -> pytest.RunResult:
-    suite.write(SUITE, SMALL_WARMUP)
-    return suite.measure(candidate, f"--llm-baseline-endpoint={baseline}", "--llm-runs=6")
-
-
 def test_routing_by_prefix_beats_turns_by_more_than_the_detectable_effect(suite: Suite) -> None:
-    ab(suite, f"{FOUR}&router=prefix", f"{FOUR}&router=round_robin").assert_outcomes(passed=1)
+    suite.write(SUITE, SMALL_WARMUP)
+    turns = f"--llm-baseline-endpoint={FOUR}&router=round_robin"
+    suite.measure(f"{FOUR}&router=prefix", turns, "--llm-runs=4").assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
     (found,) = [each for each in entry["comparisons"] if each["metric"] == "turn_ttft[2+].p50"]
     assert found["verdict"] == "improved"
@@ -48,12 +45,6 @@ def test_routing_by_prefix_beats_turns_by_more_than_the_detectable_effect(suite:
         "sut.boundary": "application_gateway",
     }
     assert {fact["origin"] for fact in facts.values()} == {"simulated"}
-
-
-def test_turns_against_routing_by_prefix_fail_the_gate(suite: Suite) -> None:
-    result = ab(suite, f"{FOUR}&router=round_robin", f"{FOUR}&router=prefix")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*REGRESSED turn_ttft?2+?.p50*"])
 
 
 def test_a_variant_is_another_policy(suite: Suite) -> None:

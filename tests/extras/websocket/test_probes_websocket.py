@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 from scripted_server import Conversation, Script, ScriptedServer, plain
+from waiting import wait_for
 from websocket_script import (
     BOOM,
     REPLY,
@@ -72,10 +72,7 @@ def with_models(script: Script) -> Script:
 
 def control_frames(opened: Opened) -> list[tuple[int, bytes]]:
     """What the only client said beside its message, once it has closed."""
-    deadline = time.monotonic() + 5.0
-    while not opened.heard or opened.heard[-1][0] is not CLOSE:
-        assert time.monotonic() < deadline, opened.heard
-        time.sleep(0.01)
+    wait_for(lambda: bool(opened.heard) and opened.heard[-1][0] is CLOSE, "the client has not closed")
     return [(int(opcode), data) for opcode, data in opened.heard]
 
 

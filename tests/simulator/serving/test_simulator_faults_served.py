@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import httpx
 import plain_http
 import pytest
 from served_load import PATIENT, SHORT, TOKENS, load, serve_and_load
+from waiting import wait_for
 
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -96,8 +95,8 @@ def test_a_buffering_proxy_gives_all_chunks_at_once() -> None:
 
 def test_a_share_of_requests_suffers_and_the_same_ones_every_time() -> None:
     scenario = "fast?fault=truncate,in_band_error&fault_rate=0.4&seed=3"
-    first, again = (serve_and_load(scenario, 40).outcomes for _ in range(2))
-    assert first == again
+    first, again = (serve_and_load(scenario, count).outcomes for count in (40, 12))
+    assert first[:12] == again
     assert {Outcome.OK, Outcome.TRUNCATED, Outcome.IN_BAND_ERROR} == set(first)
     assert 8 <= 40 - first.count(Outcome.OK) <= 24
 
@@ -111,13 +110,10 @@ def test_a_crash_takes_everyone_and_then_recovers() -> None:
     scenario = "fast?fault=crash&fault_from=3&fault_count=1&step_base_us=30000&recovery_ms=700"
     with EmbeddedEngine.start(scenario) as engine:
         outcomes = load(engine, 4, concurrency=4).outcomes
-        crashed_at = time.monotonic()
         health = plain_http.get(engine.url.removesuffix("/v1") + "/health")
         down = load(engine).only
         assert engine.status()["running"] == 0
-        while plain_http.get(f"{engine.url}/models").status_code != 200:
-            assert time.monotonic() < crashed_at + 10.0
-            time.sleep(0.05)
+        wait_for(lambda: plain_http.get(f"{engine.url}/models").status_code == 200)
         assert load(engine).only.outcome is Outcome.OK
     assert outcomes == [Outcome.DISCONNECTED] * 4
     assert health.status_code == 503
