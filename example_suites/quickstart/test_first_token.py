@@ -1,6 +1,7 @@
 """The quickstart: is the first token quick enough, under a load like the one you expect?
 
-    pytest example_suites/quickstart --llm-endpoint=sim
+    pytest example_suites/quickstart                           # the embedded engine, as pytest.ini says
+    pytest example_suites/quickstart --llm-endpoint=https://host/v1
 
 Each marked test is measured before its body runs. The limits are judged on the whole confidence interval,
 and the judgement is the outcome of the test.

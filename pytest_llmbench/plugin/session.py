@@ -294,6 +294,8 @@ class SessionReport:
         over = ", over HTTP/2" if self.settings.http == "2" else ""
         if self.settings.proxy:
             over += f", through the proxy {without_credentials(self.settings.proxy)}"
+        if self.settings.baseline_endpoint:
+            over += f", compared with {without_credentials(self.settings.baseline_endpoint)}"
         lines = [outward(f"llmbench: {shown}, scale {self.settings.scale}{over}")]
         return [*lines, INSECURE] if self.settings.insecure else lines
 

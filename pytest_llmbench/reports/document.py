@@ -519,7 +519,9 @@ class ReportView:
     @property
     def model(self) -> str:
         name = self.fact(SUTFact.MODEL_NAME) or self.report["sut"]["model"]
-        parts = [name, self.fact(SUTFact.MODEL_VERSION), self.fact(SUTFact.MODEL_QUANTIZATION)]
+        # The version of a simulated model is the digest of its settings, which says nothing to a reader.
+        version = None if self.fact(SUTFact.SIMULATED) else self.fact(SUTFact.MODEL_VERSION)
+        parts = [name, version, self.fact(SUTFact.MODEL_QUANTIZATION)]
         return " ".join(str(part) for part in parts if part not in (None, "none")) or "not declared"
 
     @property

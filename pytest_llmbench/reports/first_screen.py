@@ -251,7 +251,7 @@ class FirstScreen:
         otherwise = sum(test.headline == "FAIL" and _worst(test) is None for test in self.tests)
         again = sum(test.headline == "PASS" and test.entry.get("attempts", 1) > 1 for test in self.tests)
         for count, text in (
-            (otherwise, "failed beside its limits"),
+            (otherwise, "failed, but not by a limit"),
             (counts["INVALID"], "void"),
             (counts["ERROR"], "without a measurement"),
             (counts["SKIPPED"], "skipped"),

@@ -92,7 +92,7 @@ def comparison_block(test: TestView) -> Html | None:
 
 def objectives(test: TestView) -> Html:
     if not (test.objectives or test.advisory):
-        return element("p", "No limits were set.")
+        return element("p", "No limits were set.") if not test.comparisons else fragment()
     rows = [
         (
             element("code", objective_text(objective), class_="nowrap"),

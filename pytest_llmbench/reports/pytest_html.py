@@ -10,6 +10,7 @@ from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks
 from pytest_llmbench.reports.document import TONES, TestView, words
+from pytest_llmbench.reports.first_screen import first_of
 from pytest_llmbench.reports.markup import Child, Html, asset, element, fragment
 from pytest_llmbench.reports.vocabulary import metric_label
 
@@ -75,6 +76,9 @@ def _contents(test: TestView) -> list[Child]:
     verdict = element("span", test.headline, style=f"color:{colour};font-weight:600")
     compliance = test.compliance_text if test.measured else ""
     if not test.objectives:
+        compared = first_of(test)
+        if compared is not None:
+            return [verdict, compared.measured, compared.limit, "", compliance]
         return [verdict, test.first_figure, "no limit", "", compliance]
     return [
         verdict,

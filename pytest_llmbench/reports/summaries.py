@@ -179,7 +179,10 @@ def harness(view: ReportView) -> Pairs:
     )
     return [
         ("Test harness", f"{generator['name']} {generator['version']}"),
-        ("Command", " ".join(environment.get("command", [])) or "not recorded"),
+        (
+            "Command",
+            " ".join(environment.get("command", [])).replace("__main__.py", "pytest", 1) or "not recorded",
+        ),
         ("Settings", settings or "defaults"),
         ("Started", str(view.report["started"])),
         ("Python", f"{environment['implementation']} {environment['python']}"),

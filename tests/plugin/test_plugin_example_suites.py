@@ -81,7 +81,7 @@ def test_each_has_a_readme_whose_command_and_links_are_right() -> None:
     folders = {path.name for path in SUITES.iterdir() if path.is_dir() and not path.name.startswith("__")}
     overview = (SUITES / "README.md").read_text("utf-8")
     assert set(re.findall(r"\[(\w+)\]\(", overview)) == folders
-    for page in SUITES.rglob("README.md"):
+    for page in (SUITES / "README.md", *SUITES.glob("*/README.md")):  # not those of caches
         text = page.read_text("utf-8")
         assert page.parent == SUITES or f"pytest example_suites/{page.parent.name}" in text
         for target in LINK.findall(text):

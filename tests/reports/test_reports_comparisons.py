@@ -11,6 +11,7 @@ from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.html_blocks import comparison_block
 from pytest_llmbench.reports.junit import properties
+from pytest_llmbench.reports.pytest_html import extra_block, row_cells
 from pytest_llmbench.reports.terminal import brief_lines, section_lines
 from pytest_llmbench.store.objects import plain_object
 
@@ -79,6 +80,14 @@ def test_the_terminal_shows_what_decides_and_counts_the_rest(compared: dict[str,
     assert "shown only" not in text
     verbose = "\n".join(line.text for line in section_lines(compared, width=100))
     assert "request_throughput (shown only)" in verbose
+
+
+def test_the_row_of_pytest_html_has_the_comparison_that_decides(compared: dict[str, Any]) -> None:
+    compared["gate"] = {**compared["gate"], "objectives": [], "advisory": []}
+    _, value, limit, *_ = row_cells(compared)
+    assert "+20 % [+17." in value
+    assert "ttft.p99 &lt;= main +5 %" in limit
+    assert "No limits were set." not in extra_block(compared)
 
 
 def test_html_and_junit_have_them(compared: dict[str, Any]) -> None:

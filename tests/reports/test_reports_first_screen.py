@@ -135,7 +135,7 @@ def test_comparisons_that_decide_nothing_are_shown(report: Entry, entry: Entry) 
 def test_a_test_that_failed_in_its_body_is_told(report: Entry, entry: Entry) -> None:
     failed = with_limits(entry, objective("pass", 60)) | {"outcome": "failed", "error": "assert 3 < 2\nmore"}
     found = screen({**report, "tests": [failed]})
-    assert found.banner == "the limit kept; 1 test failed beside its limits"
+    assert found.banner == "the limit kept; 1 test failed, but not by a limit"
     assert [(card.deciding, card.cause) for card in found.cards] == [(None, "assert 3 < 2")]
 
 

@@ -236,8 +236,8 @@ def test_failures_of_a_test_that_passed_are_told_where_no_column_has_them(report
 def test_a_body_that_failed_says_so_in_the_place_of_the_limit(report: Entry) -> None:
     _, passed, _ = report["tests"]
     passed |= {"outcome": "failed", "error": "AssertionError: assert 1.4 < 0.1\n  where 1.4 = …"}
-    row = closing_lines([passed], width=100)[1].text
-    assert row == "  test_p99  FAIL     beside its limits  AssertionError: assert 1.4 < 0.1"
+    row = closing_lines([passed], width=90)[1].text
+    assert row == "  test_p99  FAIL     not a limit  AssertionError: assert 1.4 < 0.1"
 
 
 def test_a_figure_and_a_limit_are_never_cut(report: Entry) -> None:

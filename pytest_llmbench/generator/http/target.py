@@ -196,7 +196,7 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
     known = parts.scheme in _DEFAULT_PORTS or parts.scheme in GRPC_SCHEMES
     if not known and transport_for(parts.scheme) is None:
         if re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+(/.*)?|/.*)", parts.geturl()):
-            return [f"{_shown(parts)!r} names no scheme; write http://{_shown(parts)}"]
+            return [f"the URL names no scheme; write http://{_shown(parts)}"]
         return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
     if parts.scheme == SCHEME:
         return socket_mistakes(unquote(parts.netloc))
