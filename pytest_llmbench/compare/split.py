@@ -161,7 +161,8 @@ def split(
         for side in (baseline, candidate)
     )
     for side in (before, now):
-        side["outside"] = side[whole] - np.sum([side[name] for name in names], axis=0)
+        # To the nanosecond: below it a difference is that of additions.
+        side["outside"] = np.round(side[whole] - np.sum([side[name] for name in names], axis=0), 6)
         if (side["outside"] < -TOLERANCE * side[whole]).any():
             return "what the engine reports is longer than the latency that was measured"
     beyond = f"Outside, and {' and '.join(untold)}, which the engine does not tell" if untold else "Outside"

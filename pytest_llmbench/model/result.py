@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pytest_llmbench.model.cells import Cell, text_of
+from pytest_llmbench.model.cells import Cell, Figure, text_of
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
@@ -235,6 +235,21 @@ class TestResult(NamedMetrics):
 
     def judged(self, validity: Validity, compliance: Compliance | None, gate: Gate) -> TestResult:
         return replace(self, validity=validity, compliance=compliance, gate=gate)
+
+    def with_metrics(self, metrics: Mapping[str, Estimate]) -> TestResult:
+        """The result with these metrics, and with them in the cells of tables that show one of its own."""
+
+        def renewed(cell: Cell) -> Cell:
+            if not isinstance(cell, Figure) or cell.estimate is None:
+                return cell
+            own = self.metrics.get(cell.name) == cell.estimate
+            return replace(cell, estimate=metrics.get(cell.name, cell.estimate)) if own else cell
+
+        tables = (
+            replace(table, cells=tuple(tuple(map(renewed, row)) for row in table.cells))
+            for table in self.tables
+        )
+        return replace(self, metrics=metrics, tables=tuple(tables))
 
     def read_by(self, told: Callable[[str], None]) -> TestResult:
         """The result for a test to read. ``told`` is called with the reason whenever a missing number is

@@ -173,11 +173,11 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
         # The ends of looks are these already.
         if any(run.plan.looks is not None for run in made.observations):
             lasting |= {name: each for name, each in made.metrics.items() if JUDGED in name}
-        return replace(made, metrics=lasting)
+        return made.with_metrics(lasting)
     seen = "overload" if found.wait_growth else "overload.ahead"
     warning = Finding.of(seen, value=found.served_rps, limit=rate)
     metrics = as_overloaded(made.metrics, found)
-    return replace(made, metrics=metrics, overload=found, findings=(*made.findings, warning))
+    return replace(made.with_metrics(metrics), overload=found, findings=(*made.findings, warning))
 
 
 def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:

@@ -6,6 +6,7 @@ import numpy as np
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.methodology.sections import throughput, ttft
+from pytest_llmbench.model.cells import Figure
 from pytest_llmbench.model.estimate import Estimate, by_run
 
 
@@ -56,3 +57,12 @@ def test_runs_of_throughput_are_the_levels_that_were_held() -> None:
     assert min(v for v in values if v is not None) <= result.metrics["max_output_token_throughput"].point
     # One search: it says nothing of the noise between runs.
     assert "sustainable_concurrency" not in result.by_run
+
+
+def test_a_busy_load_has_the_same_ends_in_tables_as_in_metrics() -> None:
+    """Its ends are wider than those of its samples, and overload has none."""
+    for rate in (20, 90):
+        result = ReplayedSUT("h100-8b").measure(ttft.TEST, "standard", rate=rate, requests=600)
+        shown = [cell for row in result.tables[0].cells for cell in row if isinstance(cell, Figure)]
+        assert {cell.name for cell in shown} >= {"ttft.p50", "ttft.p99", "ttft.mean"}
+        assert [cell.estimate for cell in shown] == [result.metrics[cell.name] for cell in shown]
