@@ -6,13 +6,17 @@ and ``wss://host/v1`` are WebSockets, with HTTP on the same port.
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 SCHEME = "http+unix"
 OF_HTTP = ("http", "https", SCHEME)
 """Schemes of what is asked over HTTP/1.1, or over HTTP/2 with ``--llm-http=2``."""
 PORT = "{port}"
 """Placeholder for a free port of this host, in what a server is launched with."""
+_KEYS = frozenset(
+    {"key", "api_key", "api-key", "apikey", "token", "access_token", "auth_token", "subscription-key"}
+)
+"""Query parameters in which gateways take a key, in small letters. They take it in a header too."""
 _LONGEST_BYTES = 107
 """Longest path of a Unix socket on Linux, in bytes without the terminating zero."""
 
@@ -31,6 +35,15 @@ def socket_mistakes(path: str) -> list[str]:
     if len(path.encode()) > _LONGEST_BYTES:
         return [f"the path of a socket may have {_LONGEST_BYTES} bytes, this one has {len(path.encode())}"]
     return []
+
+
+def without_keys(url: str) -> tuple[str, list[str]]:
+    """The URL without the query parameters that are keys of an API, and the names of these."""
+    parts = urlsplit(url.strip())
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    keys = [name for name, _ in given if name.lower() in _KEYS]
+    rest = urlencode([(name, value) for name, value in given if name not in keys])
+    return (parts._replace(query=rest).geturl() if keys else url), keys
 
 
 def over_http(url: str) -> str:

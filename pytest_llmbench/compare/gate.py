@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.model.estimate import OF_RUNS, Estimate, EstimateKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, Overload
+from pytest_llmbench.model.numbers import number
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times_to_decide
@@ -94,8 +95,10 @@ def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
     if point is None or upper is None or min(point, limit) <= 0 or estimate.unit == "ratio":
         return None
     away, enough = math.exp(abs(math.log(limit / point))), upper / point
-    why = "by the saved spread" if estimate.kind is EstimateKind.SAVED_SPREAD else "with its noise unknown"
-    return f"the limit is {away:.3g} times away, {enough:.3g} would do {why}"
+    saved = estimate.kind is EstimateKind.SAVED_SPREAD
+    why = "with the saved spread" if saved else "while the noise of this system is unknown"
+    larger, smaller = ("limit", "value") if limit >= point else ("value", "limit")
+    return f"the {larger} is {number(away)} times the {smaller}; {enough:.3g} times is enough {why}"
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:

@@ -21,9 +21,11 @@ from pytest_llmbench.endpoint_urls import (
     over_http,
     socket_mistakes,
     socket_path,
+    without_keys,
 )
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
+from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.registry import transport_for
 
 _VERSIONED = re.compile(r"/v\d\w*$")
@@ -77,6 +79,14 @@ def base_candidates(endpoint: str) -> list[str]:
             "the URL holds credentials",
             where=safe,
             remedy="keep keys in the environment (LLM_API_KEY) or in a file, not on the command line",
+        )
+    safe, keys = without_keys(endpoint)
+    if keys:
+        raise SuiteError(
+            f"the URL holds a key, in the query parameter {', '.join(keys)}",
+            where=without_credentials(endpoint),
+            remedy=f"write {without_credentials(safe)}, and put the key into the environment (LLM_API_KEY) "
+            "or into the file of --llm-api-key-file",
         )
     path = parts.path.rstrip("/")
     if is_grpc(endpoint):

@@ -108,6 +108,8 @@ _OF_MAKE_WORKLOAD = frozenset(
     {"input_tokens", "output_tokens", "prefix_tokens", "prefix_fraction", "prefixes", "salt"}
 )
 """Keywords of ``make_workload``, which authors write as keys of a mapping."""
+_MEANT_FOR_MAKE_WORKLOAD = {"input": "input_tokens", "output": "output_tokens", "prefix": "prefix_tokens"}
+"""What authors shorten them to."""
 
 
 def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
@@ -136,8 +138,9 @@ def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
     made: list[Part] = []
     mistakes: list[str] = []
     given: Mapping[Any, Any] = parts  # a marker is not typed
-    if given and set(given) <= _OF_MAKE_WORKLOAD:
-        wanted = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
+    if given and set(given) <= _OF_MAKE_WORKLOAD | set(_MEANT_FOR_MAKE_WORKLOAD):
+        keywords = ((_MEANT_FOR_MAKE_WORKLOAD.get(name, name), shown(value)) for name, value in given.items())
+        wanted = ", ".join(f"{name}={value}" for name, value in keywords)
         return [], [f"a mapping is a mixture of workloads; write make_workload({wanted})"]
     for label, entry in given.items():
         pair = isinstance(entry, tuple | list) and len(entry) == 2

@@ -7,11 +7,12 @@ import json
 import pytest
 from canned_http import HTML, STREAM, Canned, chat_chunk, told
 
-from pytest_llmbench.errors import SUTError
+from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.request import ASKED_LIMIT
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.probes.endpoint import examine
+from pytest_llmbench.probes.model_list import base_candidates
 
 CANARY = "sk-canary-0123456789"
 KEY = Credentials(
@@ -593,3 +594,18 @@ def test_any_other_refusal_is_told_in_the_words_of_the_server(serve, engine):
     paths = ("POST /v1/chat/completions", "POST /v1/completions")
     message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url)
     assert "HTTP 422 (unknown field ignore_eos)" in message
+
+
+@pytest.mark.parametrize("name", ["api_key", "key", "token"])
+def test_a_key_in_the_query_is_refused_and_not_shown(name):
+    with pytest.raises(SuiteError) as caught:
+        base_candidates(f"http://host:1/v1?api-version=2&{name}=s3cret-canary")
+    said = str(caught.value)
+    assert "s3cret-canary" not in said
+    assert "write http://host:1/v1?api-version=2," in said
+    assert "LLM_API_KEY" in said
+
+
+def test_other_parameters_of_the_query_stay():
+    (base,) = base_candidates("http://host:1/v1?api-version=2024-06-01")
+    assert base == "http://host:1/v1?api-version=2024-06-01"

@@ -22,6 +22,12 @@ def test_names_and_objects():
         make_workload("mine")
 
 
+@pytest.mark.parametrize("given", [{"input": 5}, {"input_tokens": 5}])
+def test_keywords_written_as_a_mapping_are_answered_with_the_call(given):
+    with pytest.raises(SuiteError, match=r"write make_workload\(input_tokens=5\)"):
+        make_workload(mix=given)
+
+
 @pytest.mark.parametrize(
     ("given", "law"),
     [
