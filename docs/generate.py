@@ -69,7 +69,7 @@ def options_page() -> str:
         (
             code(f"--llm-{option.name} {option.metavar or _of(option.choices)}".strip()),
             code(option.ini),
-            "yes" if option.many or option.systems else "",
+            "yes" if option.many or option.systems or option.parts else "",
             cell(option.help),
         )
         for option in OPTIONS

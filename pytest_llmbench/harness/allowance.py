@@ -1,4 +1,4 @@
-"""What a session may send: the budgets ``--llm-max-…``, kept before and while loads are sent.
+"""What a session may send: the budgets of ``--llm-caps``, kept before and while loads are sent.
 
 Requests, tokens and seconds are counted over all loads of the session, warm-ups and void ones included; rate
 and concurrency are limits of every single load. No request leaves above a budget (docs/decisions/0020).
@@ -73,13 +73,13 @@ class Budgets:
 
 
 def raised(name: str, budget: float, needed: float) -> str:
-    """How to raise a budget, to the next of 1, 2 and 5: ``--llm-max-requests=1,000: raise it with
-    --llm-max-requests=2000``."""
+    """How to raise a budget, to the next of 1, 2 and 5: ``--llm-caps=requests=1000 allows: raise it with
+    --llm-caps=requests=2000``."""
     if not math.isfinite(needed) or needed <= 0:
         needed = budget
     power = 10 ** math.floor(math.log10(max(needed, 1.0)))
     round_one = next(each * power for each in (1, 2, 5, 10) if each * power >= needed)
-    return f"--llm-max-{name}={budget:,.12g} allows: raise it with --llm-max-{name}={round_one:.0f}"
+    return f"--llm-caps={name}={budget:.12g} allows: raise it with --llm-caps={name}={round_one:.0f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.harness.judging import Judge
 from pytest_llmbench.harness.report_files import RENDERED, text_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.workloads.sequence_files import EXPORT_SEQUENCE
+from pytest_llmbench.harness.workloads.sequence_files import EXPORT_SEQUENCE, EXPORTED_BEFORE
 from pytest_llmbench.input_files import read_bytes
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.error_budget import Budget
@@ -177,7 +177,11 @@ def _as_told(entry: TestEntry, result: TestResult, budget: Budget) -> TestResult
     data = dict(enumerate(entry.note_data))
     noted = [_noted(data.get(index), text) for index, text in enumerate(entry.notes)]
     missing = tuple(note for note in result.notes if str(note) not in entry.notes)
-    published = {name: fact.value for name, fact in entry.facts.items() if fact.source == EXPORT_SEQUENCE}
+    published = {
+        name: fact.value
+        for name, fact in entry.facts.items()
+        if fact.source in (EXPORT_SEQUENCE, EXPORTED_BEFORE)
+    }
     return replace(
         result,
         facts=result.facts | Facts.of(Origin.GENERATOR, published, EXPORT_SEQUENCE),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,7 +16,7 @@ from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS, seconds_of
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.observation import HostLimits
+from pytest_llmbench.model.observation import HostLimits, named_values
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.block_bootstrap import Intervals
 from pytest_llmbench.store.files import STORAGE
@@ -32,13 +34,20 @@ AUTO, BY_SEED = "auto", "seed"
 _PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 FAILED = "failed"
 """What ``--llm-profile`` says beside the id of a test."""
+CAPS = tuple(each.name for each in fields(Budgets))
+"""Names of ``--llm-caps``: x is the field ``max_x``."""
+KEPT = ("full", "compact", "none")
+"""What ``--llm-records`` keeps of single requests."""
+BESIDE = {"events": "events", "sequence": "export_sequence"}
+"""What ``--llm-records`` writes beside the records of single requests, and its field."""
 DEFAULT_SEED = 42
 """The default seed of the draft."""
 
 
 class Settings(BaseModel):
     """Options of the command line and the ini file. Field ``x_y`` is option ``--llm-x-y`` and ini
-    ``llm_x_y``."""
+    ``llm_x_y``; ``max_x`` is x of ``--llm-caps``, and ``--llm-records`` also switches ``events`` and
+    ``export_sequence`` on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -186,11 +195,10 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _files_need_a_place(self) -> Self:
-        for name, what in (("export_sequence", "sequences"), ("events", "events")):
+        for part, name in BESIDE.items():
             if getattr(self, name) and self.report is None:
-                option = f"--llm-{name.replace('_', '-')}"
                 raise ValueError(
-                    f"{option} needs --llm-report, the directory that the {what} are written into"
+                    f"--llm-records={part} needs --llm-report, the directory that it is written into"
                 )
         return self
 
@@ -308,10 +316,15 @@ class Settings(BaseModel):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Settings:
         """Settings from raw option values; SuiteError with every mistake and the option's name."""
+        given = {name: value for name, value in options.items() if value not in (None, "")}
+        mistakes = _take_apart(given)
         try:
-            return cls(**{name: value for name, value in options.items() if value not in (None, "")})
+            settings = cls(**given)
         except ValidationError as error:
-            raise SuiteError.from_mistakes([_explain(detail) for detail in error.errors()]) from None
+            mistakes += map(_explain, error.errors())
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes)
+        return settings
 
 
 def named(text: str) -> tuple[str, str]:
@@ -321,10 +334,45 @@ def named(text: str) -> tuple[str, str]:
     return (found["name"], found["rest"]) if found else ("", text)
 
 
+def _take_apart(options: dict[str, Any]) -> list[str]:
+    """Put the parts of ``caps`` and ``records`` into their fields; returns the mistakes. Of several texts a
+    later one overrides an earlier one part by part: a cap of the ini file holds beside others of the command
+    line."""
+    mistakes = []
+    for text in _texts(options.pop("caps", ())):
+        try:
+            given = named_values(text, CAPS, "cap")
+        except ValueError as error:
+            mistakes.append(f"--llm-caps: {error}, got {shown(text)}")
+        else:
+            options |= {f"max_{name}": value for name, value in given.items()}
+    for text in _texts(options.pop("records", ())):
+        parts = [part.strip() for part in text.split(",")]
+        for part in parts:
+            if part in BESIDE:
+                options[BESIDE[part]] = True
+            elif part in KEPT:
+                options["records"] = part
+            else:
+                known = (*KEPT, *BESIDE)
+                close = difflib.get_close_matches(part, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+                mistakes.append(f"--llm-records: there is no {shown(part)}; {hint}")
+        if len(kinds := sorted(set(parts) & set(KEPT))) > 1:
+            mistakes.append(f"--llm-records: {' and '.join(kinds)} exclude each other: give one")
+    return mistakes
+
+
+def _texts(given: str | Sequence[str]) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else given
+
+
 def _explain(detail: Any) -> str:
     if not detail["loc"]:  # of several options together: the rule names them
         return str(detail["ctx"]["error"])
-    option = "--llm-" + str(detail["loc"][0]).replace("_", "-")
+    name = str(detail["loc"][0])
+    cap = name.removeprefix("max_")
+    option = f"--llm-caps: {cap}" if cap in CAPS else "--llm-" + name.replace("_", "-")
     ours = detail.get("ctx", {}).get("error")
     what = str(ours) if isinstance(ours, ValueError) else detail["msg"].lower()
     return f"{option}: {what}, got {shown(detail['input'])}"

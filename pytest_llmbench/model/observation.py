@@ -3,14 +3,16 @@ around and during the run, on its metrics page or as a model."""
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.errors import shown
 from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.objective import Objective
@@ -194,6 +196,26 @@ class SelfCheck:
         return READ_STAMPS in self.stamp_source
 
 
+def named_values(text: str, known: Sequence[str], what: str) -> dict[str, str]:
+    """The values of an option ``NAME=VALUE,NAME=VALUE`` as they are written, by name.
+
+    :raises ValueError: every name that is none of ``known``, or that comes twice.
+    """
+    found: dict[str, str] = {}
+    mistakes = []
+    for name, _, value in (part.strip().partition("=") for part in text.split(",")):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"give some of {', '.join(known)} as NAME=VALUE"
+            mistakes.append(f"{shown(name)} is no {what}: {hint}")
+        elif name in found:
+            mistakes.append(f"{name} is given twice")
+        found[name] = value.strip()
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class HostLimits:
     """How far the generator's own host may fall short before a load says nothing about the system."""
@@ -216,20 +238,18 @@ class HostLimits:
     def parse(cls, text: str) -> HostLimits:
         """Limits from ``NAME=VALUE,NAME=VALUE``, by the names and in the units of the fields.
 
-        :raises ValueError: a name that is none, or a value that is no number from 0 on.
+        :raises ValueError: names that are none, or values that are no number from 0 on.
         """
         usual = cls()
         kinds = {each.name: type(getattr(usual, each.name)) for each in fields(cls)}
         given: dict[str, Any] = {}
-        for name, _, value in (part.strip().partition("=") for part in text.split(",")):
-            if name not in kinds:
-                raise ValueError(f"{name!r} is no limit: give some of {', '.join(kinds)} as NAME=VALUE")
+        for name, value in named_values(text, tuple(kinds), "limit").items():
             try:
                 given[name] = kinds[name](float(value))
             except (ValueError, OverflowError):
                 given[name] = -1
-            if not given[name] >= 0:
-                raise ValueError(f"{name} takes a number from 0 on")
+        if wrong := [f"{name} takes a number from 0 on" for name, value in given.items() if not value >= 0]:
+            raise ValueError("; ".join(wrong))
         return cls(**given)
 
     @property

@@ -129,8 +129,8 @@ def pytest_llmbench_result(item: pytest.Item, result: TestResult) -> None:
 
 
 def pytest_llmbench_events(config: pytest.Config, events: Sequence[Mapping[str, Any]]) -> None:
-    """Called after each load with its events in the order of time, as ``--llm-events`` writes them; of a long
-    load several times, with some of them each.
+    """Called after each load with its events in the order of time, as ``--llm-records=events`` writes them;
+    of a long load several times, with some of them each.
 
     Example::
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ class Option:
     """Whether it may be given once for each system that is compared; the first is that of the session."""
     many: bool = False
     """Whether it may be given several times; in the ini file one per line."""
+    parts: bool = False
+    """Whether it has parts with commas between. Those of the command line are put upon those of the ini
+    file: a cap that the file sets must not be lost to another one of the command line."""
 
     @property
     def ini(self) -> str:
@@ -169,26 +173,17 @@ OPTIONS = (
     Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
     Option(
         "records",
-        "records of single requests beside the report: compact (without what follows from the rest), full or "
-        "none, and nothing can be recomputed (default: compact)",
-        choices=("compact", "full", "none"),
-    ),
-    Option(
-        "events",
-        "write events.jsonl.gz beside the report: each change of state of loads and requests (needs "
-        "--llm-report)",
-        flag=True,
+        "what is written of single requests beside the report: compact (without what follows from the rest), "
+        "full or none, and nothing can be recomputed (default: compact); besides, as in compact,events: "
+        "events, each change of state of loads and requests; sequence, the exact requests of every test",
+        "NAME,...",
+        parts=True,
     ),
     Option(
         "profile",
         "switch the engine's profiler on after each test that failed, or after the test of this node id, for "
         "some seconds of further load that nothing judges (needs an engine that was started for it)",
         "failed|ID",
-    ),
-    Option(
-        "export-sequence",
-        "write the exact requests of every test beside the report (needs --llm-report)",
-        flag=True,
     ),
     Option(
         "allow-overload",
@@ -232,17 +227,12 @@ OPTIONS = (
         "LIST",
     ),
     Option(
-        "max-requests",
-        "the session sends no more requests, warm-ups and all (default: 1000000)",
-        "N",
-        number=True,
-    ),
-    Option(
-        "max-tokens",
-        "the session sends no request that input and longest answer could take beyond so many tokens "
-        "(default: 2000000000)",
-        "N",
-        number=True,
+        "caps",
+        "what the session sends at most, warm-ups and all, as in requests=20000,rate=50: requests (default: "
+        "1000000), tokens of input and longest answers (2000000000), seconds of load (86400, a day), rate of "
+        "a load in requests per second (10000), concurrency of a load (10000)",
+        "NAME=VALUE,...",
+        parts=True,
     ),
     Option(
         "budget",
@@ -250,9 +240,6 @@ OPTIONS = (
         "requests as decide its limits and comparisons",
         "TIME",
     ),
-    Option("max-seconds", "the session sends load for no longer (default: 86400, a day)", "S"),
-    Option("max-rate", "no load has more requests per second (default: 10000)", "R"),
-    Option("max-concurrency", "no load has more in flight by itself (default: 10000)", "N", number=True),
     Option(
         "insecure",
         "do not check the server's certificate: whoever stands in between reads the API key and can change "
@@ -268,11 +255,26 @@ OPTIONS = (
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
 
+NOW = {
+    "events": "records=events",
+    "export-sequence": "records=sequence",
+    **{f"max-{name}": f"caps={name}=" for name in ("requests", "tokens", "seconds", "rate", "concurrency")},
+}
+"""Old names, understood for one release, and what they are now; one that ends in ``=`` takes a value."""
+
+
+def _olds() -> list[Option]:
+    return [
+        Option(old, f"old name of llm_{now}", flag=not now.endswith("="), parts=True)
+        for old, now in NOW.items()
+    ]
+
 
 def declare(parser: pytest.Parser) -> None:
     group = parser.getgroup("llmbench", "LLM serving benchmarks")
-    for option in OPTIONS:
-        arguments: dict[str, Any] = {"dest": option.dest, "help": option.help.replace("%", "%%")}
+    for option in (*OPTIONS, *_olds()):
+        told = argparse.SUPPRESS if option.name in NOW else option.help.replace("%", "%%")
+        arguments: dict[str, Any] = {"dest": option.dest, "help": told}
         if option.flag:
             arguments |= {"action": "store_true", "default": None}
         else:
@@ -297,7 +299,9 @@ def refuse_misspelt(arguments: Sequence[str]) -> None:
     mistakes = [
         f"there is no option {name}; did you mean {close[0]}?"
         for name in dict.fromkeys(given)
-        if name not in known and (close := difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY))
+        if name not in known
+        and name.removeprefix("--llm-") not in NOW
+        and (close := difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY))
     ]
     if mistakes:
         raise pytest.UsageError("\n".join(mistakes))
@@ -310,6 +314,11 @@ def values(config: pytest.Config) -> dict[str, Any]:
     twice, empty = [], []
     for option in OPTIONS:
         given = config.getoption(option.dest)
+        if option.parts:
+            if "" in (given or ()):
+                empty.append(f"--llm-{option.name} is empty: give a value, or leave it out")
+            found[option.name] = _parts(config, option)
+            continue
         if option.many:
             found[option.name.replace("-", "_")] = given or _in_file(config, option) or None
             continue
@@ -331,6 +340,23 @@ def values(config: pytest.Config) -> dict[str, Any]:
     if empty:
         raise pytest.UsageError("\n".join(empty))
     return found
+
+
+def _parts(config: pytest.Config, option: Option) -> tuple[str, ...] | None:
+    """The parts of an option in the ini file, then those of the command line; those by old names too."""
+    in_file, given = [_in_file(config, option)], list(config.getoption(option.dest) or ())
+    for old in _olds():
+        name, _, form = NOW[old.name].partition("=")
+        if name != option.name:
+            continue
+        kept, asked = _in_file(config, old), config.getoption(old.dest)
+        if old.flag:
+            in_file += [form] * bool(kept)
+            given += [form] * bool(asked)
+        else:
+            in_file += [form + kept] if kept else []
+            given += [form + each for each in asked or ()]
+    return tuple(",".join(filter(None, texts)) for texts in (in_file, given) if any(texts)) or None
 
 
 def _in_file(config: pytest.Config, option: Option) -> Any:

@@ -70,7 +70,7 @@ def test_a_load_ends_where_the_budget_does(plan: LoadPlan, budgets: dict[str, in
     seen = session.run(plan)
     name, budget = next(iter(budgets.items()))
     assert (session.sent, len(seen.records), seen.plan) == (allowed, allowed, plan)
-    assert f"--llm-max-{name}={budget:,} allows: raise it with --llm-max-{name}=" in str(seen.interrupted)
+    assert f"--llm-caps={name}={budget} allows: raise it with --llm-caps={name}=" in str(seen.interrupted)
     assert is_void(seen)
     again = session.run(plan)
     assert session.sent == allowed
@@ -132,14 +132,14 @@ def test_a_load_that_may_end_early_takes_no_look_within_less_than_it_was_planned
     assert Session().run(plan).stopped is not None
     seen = Session(requests=1999).run(plan)
     assert (seen.stopped, len(seen.records)) == (None, 1999)
-    assert "--llm-max-requests=1,999" in str(seen.interrupted)
+    assert "--llm-caps=requests=1999" in str(seen.interrupted)
 
 
 @pytest.mark.parametrize("plan", [PLAN.with_(load=OpenLoop(2.0)), PLAN.with_(requests=5000)])
 def test_no_load_goes_on_beyond_the_seconds(plan: LoadPlan) -> None:
     session = Session(seconds=3.0)
     seen = session.run(plan)
-    assert "--llm-max-seconds=3 allows: raise it with --llm-max-seconds=10" in str(seen.interrupted)
+    assert "--llm-caps=seconds=3 allows: raise it with --llm-caps=seconds=10" in str(seen.interrupted)
     assert 0 < len(seen.records) < plan.requests
     assert int(seen.records.submitted_ns.max()) < seen.started_ns + 3_000_000_000
     assert seen.duration_s <= 3.5
@@ -150,9 +150,12 @@ def test_no_load_goes_on_beyond_the_seconds(plan: LoadPlan) -> None:
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (OpenLoop(51.0), "51 req/s is more than --llm-max-rate=50 allows: raise it with --llm-max-rate=100"),
-        (ClosedLoop(65), "65 in flight is more than --llm-max-concurrency=64 allows"),
-        (SessionSlots(65), "65 sessions at once are more than --llm-max-concurrency=64 allows"),
+        (
+            OpenLoop(51.0),
+            "51 req/s is more than --llm-caps=rate=50 allows: raise it with --llm-caps=rate=100",
+        ),
+        (ClosedLoop(65), "65 in flight is more than --llm-caps=concurrency=64 allows"),
+        (SessionSlots(65), "65 sessions at once are more than --llm-caps=concurrency=64 allows"),
     ],
 )
 def test_a_load_that_is_too_wide_is_not_sent_at_all(load: Load, said: str) -> None:
@@ -166,7 +169,7 @@ def test_a_load_that_is_too_wide_is_not_sent_at_all(load: Load, said: str) -> No
 
 
 def test_a_warm_up_that_may_not_be_sent_is_an_error() -> None:
-    with pytest.raises(SuiteError, match="--llm-max-requests=10"):
+    with pytest.raises(SuiteError, match="--llm-caps=requests=10"):
         Session(requests=10).run(PLAN.with_(phase=Phase.WARMUP))
 
 
@@ -175,7 +178,7 @@ def test_a_warm_up_that_may_not_be_sent_is_an_error() -> None:
     [(11, "20"), (20, "20"), (21, "50"), (999_999, "1000000"), (10**12 + 1, "2000000000000")],
 )
 def test_the_next_budget_is_round_and_enough(needed: float, told: str) -> None:
-    assert raised("requests", 10, needed).endswith(f"raise it with --llm-max-requests={told}")
+    assert raised("requests", 10, needed).endswith(f"raise it with --llm-caps=requests={told}")
 
 
 def test_sessions_beside_one_another_share() -> None:
@@ -199,7 +202,7 @@ def measured(session: BenchSession, name: str, **given: Any) -> Any:
 
 def test_a_search_that_goes_beyond_a_limit_is_void_and_keeps_its_levels() -> None:
     found = measured(session_of(max_concurrency=16, scale="quick"), "capacity")
-    assert "32 in flight is more than --llm-max-concurrency=16 allows" in found.void_text()
+    assert "32 in flight is more than --llm-caps=concurrency=16 allows" in found.void_text()
     assert found.result.metrics == {}
     assert [len(run.records) > 0 for run in found.result.observations] == [True, True, False]
 
@@ -209,7 +212,7 @@ def test_both_arms_and_every_run_spend_of_one_budget() -> None:
     found = measured(session_of(max_requests=300, **options), "ttft", rate=50)
     results = [found.result, *found.peers]
     assert sum(len(run.records) for result in results for run in result.observations) <= 300
-    assert "--llm-max-requests=300" in found.void_text()
+    assert "--llm-caps=requests=300" in found.void_text()
 
 
 # --- before anything is sent
@@ -229,14 +232,15 @@ def test_every_budget_that_is_certainly_exceeded_is_told_at_once_with_tests_and_
     options = {"max_requests": 400, "max_tokens": 1000, "max_seconds": 1, "max_rate": 30}
     wide, requests, tokens, seconds = exceeding(selected(*TWO), Settings(endpoint="replay:fast", **options))
     assert wide == (
-        "t::1: rate=50 is more than --llm-max-rate=30 allows: raise it with --llm-max-rate=50, or lower rate"
+        "t::1: rate=50 is more than --llm-caps=rate=30 allows: raise it with --llm-caps=rate=50, "
+        "or lower rate"
     )
     assert requests == (
-        "the tests send at least 500 requests (t::1 300, t::0 200), more than --llm-max-requests=400 allows: "
-        "raise it with --llm-max-requests=500"
+        "the tests send at least 500 requests (t::1 300, t::0 200), more than --llm-caps=requests=400 allows"
+        ": raise it with --llm-caps=requests=500"
     )
-    assert "--llm-max-tokens=1,000" in tokens
-    assert "--llm-max-seconds=1 " in seconds
+    assert "--llm-caps=tokens=1000" in tokens
+    assert "--llm-caps=seconds=1 " in seconds
 
 
 def test_what_may_be_exceeded_is_no_mistake_but_told_in_the_plan() -> None:

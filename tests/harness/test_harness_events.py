@@ -1,4 +1,4 @@
-"""``--llm-events``: each change of state on a line, equal to the records and in the order of time."""
+"""``--llm-records=events``: each change of state on a line, equal to the records and in the order of time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_session_writes_them_and_shows_them_to_hooks(pytester: pytest.Pytester
         """
     )
     asked = ["--llm-endpoint=replay", "-s", "-p", "no:cacheprovider"]
-    result = pytester.runpytest_inprocess(*asked, "--llm-report=report", "--llm-events")
+    result = pytester.runpytest_inprocess(*asked, "--llm-report=report", "--llm-records=events")
     result.assert_outcomes(passed=2)
     every = lines(pytester.path / "report" / "events.jsonl.gz")
     # Of two tests that share a load the one that sent it has the events.
@@ -120,10 +120,10 @@ def test_a_session_writes_them_and_shows_them_to_hooks(pytester: pytest.Pytester
     assert len(sent) == 20
     shown = re.findall(r"shown (\d+) ", result.stdout.str())
     assert sum(map(int, shown)) == len(every)
-    again = pytester.runpytest_inprocess(*asked, "--llm-report=report", "--llm-events")
+    again = pytester.runpytest_inprocess(*asked, "--llm-report=report", "--llm-records=events")
     again.assert_outcomes(passed=2)
     folder = pytester.path / "report"
     kept = [path.relative_to(folder).parts[0][:8] for path in folder.rglob("events*")]
     assert sorted(kept) == ["earlier-", "events-2"]
-    refused = pytester.runpytest_inprocess(*asked, "--llm-events")
-    refused.stderr.fnmatch_lines(["*--llm-events needs --llm-report*"])
+    refused = pytester.runpytest_inprocess(*asked, "--llm-records=events")
+    refused.stderr.fnmatch_lines(["*--llm-records=events needs --llm-report*"])

@@ -195,14 +195,14 @@ def test_the_cost_is_told_for_each_test_and_the_total(tmp_path: Path) -> None:
 
 def test_budgets_that_do_not_suffice_are_told() -> None:
     told = lines_of(("t::a", selected(rate=20.0, requests=500)), max_requests=600)
-    assert "EXCEEDED: 604 requests are more than --llm-max-requests=600 allows" in told
+    assert "EXCEEDED: 604 requests are more than --llm-caps=requests=600 allows" in told
 
 
 def test_only_what_is_certain_is_refused_beforehand() -> None:
     search = ("t::b", *selected(definition("capacity")))
     settings = Settings(endpoint=REAL, max_requests=30)
     (line,) = exceeding([("t::a", *selected(rate=20.0, requests=40)), search], settings)
-    assert line.startswith("the tests send at least 40 requests (t::a 40), more than --llm-max-requests=30")
+    assert line.startswith("the tests send at least 40 requests (t::a 40), more than --llm-caps=requests=30")
     assert not exceeding([search], settings)
     assert not exceeding([("t::a", *selected(rate=20.0, requests="auto", p50_ms=9))], settings)
 

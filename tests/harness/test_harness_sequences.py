@@ -1,4 +1,4 @@
-"""``--llm-export-sequence``: the files, their digests, and the fact that they were published."""
+"""``--llm-records=sequence``: the files, their digests, and the fact that they were published."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_without_the_option_the_generator_is_what_is_published() -> None:
 
 
 def test_it_needs_a_report() -> None:
-    with pytest.raises(SuiteError, match="--llm-export-sequence needs --llm-report"):
+    with pytest.raises(SuiteError, match="--llm-records=sequence needs --llm-report"):
         Settings.from_options({"export_sequence": True})
 
 

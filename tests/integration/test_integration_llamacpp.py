@@ -215,7 +215,7 @@ def test_batch(llm_result):
 def test_questions_and_cells_go_to_a_real_server(llama_cpp: str, tmp_path: Path) -> None:
     rows = [json.dumps({"question": f"What is {at} + {at}?", "answer": 2 * at}) for at in range(10, 20)]
     (tmp_path / "questions.jsonl").write_text("\n".join(rows), "utf-8")
-    printed = run_suite(tmp_path, BEYOND, llama_cpp, "--llm-events", "--llm-records=full")
+    printed = run_suite(tmp_path, BEYOND, llama_cpp, "--llm-records=full,events")
     assert "1 failed, 3 passed" in printed, printed
     tests = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
     entry = next(entry for entry in tests if entry["test"] == "accuracy")

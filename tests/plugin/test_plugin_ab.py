@@ -140,11 +140,11 @@ def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) ->
 
 def test_a_budget_that_ends_one_of_the_runs_leaves_those_before_it(suite: Suite) -> None:
     suite.write("from pytest_llmbench import llmbench\n@llmbench.capacity(maximum=16)\ndef test_it(): ...")
-    ab(suite, FASTER, SLOWER, "--llm-max-requests=1200", "--llm-report=out")
+    ab(suite, FASTER, SLOWER, "--llm-caps=requests=1200", "--llm-report=out")
     (entry,) = suite.report["tests"]
     assert {len(values) for values in entry["by_run"].values()} <= {2, 3, 4, 5}
     assert entry["metrics"]["max_concurrency"]["point"] == 16
-    assert "--llm-max-requests=1,200 allows" in str(entry["validity"])
+    assert "--llm-caps=requests=1200 allows" in str(entry["validity"])
 
 
 @pytest.mark.slow

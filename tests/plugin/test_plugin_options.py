@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.plugin.options import OPTIONS
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.plugin.options import NOW, OPTIONS, values
 
 NAMES = (
     "endpoint", "model", "api", "http", "sut", "scale", "plan", "report", "runs", "baseline-endpoint",
     "calibrate", "save", "autosave", "compare", "compare-fail", "compare-confirm", "accept", "waive",
     "storage", "send", "seed", "place", "prompts", "intervals", "inconclusive", "exit-codes", "require",
-    "import", "workloads", "records", "events", "profile", "export-sequence", "allow-overload", "timeout",
+    "import", "workloads", "records", "profile", "allow-overload", "timeout",
     "wait", "workers", "remeasure",
-    "host-limits", "worker-cpus", "max-requests", "max-tokens", "budget", "max-seconds", "max-rate",
-    "max-concurrency", "insecure", "proxy", "api-key-file",
+    "host-limits", "worker-cpus", "caps", "budget", "insecure", "proxy", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """
@@ -167,3 +167,52 @@ def test_the_timeout_is_that_of_the_option(suite: Suite) -> None:
     wrong = suite.run("--llm-plan", "--llm-timeout=-1")
     assert wrong.ret == pytest.ExitCode.USAGE_ERROR
     wrong.stderr.fnmatch_lines(["*--llm-timeout*greater than 0*"])
+
+
+@pytest.mark.parametrize("old", NOW)
+def test_an_old_name_gives_the_settings_of_the_new_form(suite: Suite, old: str) -> None:
+    def settings(*arguments: str) -> Settings:
+        return Settings.from_options(values(suite.pytester.parseconfig("--llm-report=out", *arguments)))
+
+    now = NOW[old]
+    value = "7" if now.endswith("=") else ""
+    expected = settings(f"--llm-{now}{value}")
+    assert expected != settings()
+    assert settings(f"--llm-{old}={value}" if value else f"--llm-{old}") == expected
+    assert settings("-o", f"llm_{old.replace('-', '_')}={value or 'true'}") == expected
+    assert settings("-o", f"llm_{now}{value}") == expected
+    assert f"--llm-{old}" not in str(suite.run("--help").stdout)
+
+
+def test_parts_of_the_command_line_are_put_upon_those_of_the_file(suite: Suite) -> None:
+    suite.pytester.makeini(
+        "[pytest]\nllm_caps = requests=9,rate=5\nllm_records = full\nllm_max_tokens = 800\n"
+    )
+    config = suite.pytester.parseconfig("--llm-report=out", "--llm-caps=requests=4", "--llm-records=events")
+    settings = Settings.from_options(values(config))
+    assert (settings.max_requests, settings.max_rate, settings.max_tokens) == (4, 5, 800)
+    assert (settings.records, settings.events, settings.export_sequence) == ("full", True, False)
+
+
+def test_mistakes_in_parts_are_told_at_once(suite: Suite) -> None:
+    suite.write(PLANNED)
+    result = suite.run(
+        "--llm-plan",
+        "--llm-caps=request=4,rat=3,rate=1,rate=2",
+        "--llm-records=ful,none,compact",
+        "--llm-runs=0",
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = str(result.stderr)
+    for part in (
+        "--llm-caps: 'request' is no cap: did you mean requests?; 'rat' is no cap: did you mean rate?; rate "
+        "is given twice",
+        "--llm-records: there is no 'ful'; did you mean full?",
+        "--llm-records: compact and none exclude each other: give one",
+        "--llm-runs",
+    ):
+        assert part in told
+    empty = suite.run("--llm-plan", "--llm-caps=", "--llm-max-requests=")
+    empty.stderr.fnmatch_lines(["*--llm-caps is empty*"])
+    blank = suite.run("--llm-plan", "--llm-caps=requests=,tokens=1.5")
+    blank.stderr.fnmatch_lines(["*--llm-caps: requests: it is blank*", "*--llm-caps: tokens: *integer*1.5*"])

@@ -71,7 +71,7 @@ def test_failed_tests_are_profiled_and_no_figure_moves(
     measured: Any, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_TORCH_PROFILER_DIR", str(suite.path / "traces"))
-    found = measured("sim", 'files = "traces/*.json"\n', "--llm-profile=failed", "--llm-events")
+    found = measured("sim", 'files = "traces/*.json"\n', "--llm-profile=failed", "--llm-records=events")
     assert told(found["test_passes"]) == []
     assert found["test_passes"]["profile_files"] == []
     for name in ("test_fails", "test_own_assertion"):
@@ -203,7 +203,7 @@ def test_the_budgets_of_the_session_bound_it_and_the_profiler_is_switched_off(tm
     commands = {"start_command": ["true"], "stop_command": ["touch", "stopped"]}
     (note,), _ = profiled("", tmp_path, budget=1, **commands)
     assert note.startswith("not profiled: profile: with this load the session sends 4 requests, more than ")
-    assert "--llm-max-requests=" in note
+    assert "--llm-caps=requests=" in note
     assert (tmp_path / "stopped").exists()
 
 

@@ -37,7 +37,7 @@ def earlier(suite: Suite) -> Path:
 
 def test_files_of_two_sessions_are_not_mixed(suite: Suite) -> None:
     suite.write(TWO)
-    suite.measure("replay", PASS, "--llm-export-sequence")
+    suite.measure("replay", PASS, "--llm-records=sequence")
     out = suite.path / "out"
     first, told = files(out), (out / "report.json").read_bytes()
     assert len(first) >= 10

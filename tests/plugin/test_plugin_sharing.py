@@ -108,7 +108,7 @@ def test_workloads_of_a_file(suite: Suite) -> None:
         """
     )
     (suite.path / "w.toml").write_text("[workloads.tiny]\ninput_tokens = 8\noutput_tokens = 2\n")
-    suite.measure("replay", "--llm-workloads=w.toml", "--llm-export-sequence").assert_outcomes(passed=1)
+    suite.measure("replay", "--llm-workloads=w.toml", "--llm-records=sequence").assert_outcomes(passed=1)
     (file,) = (suite.path / "out" / "sequence").iterdir()
     assert file.name.startswith("tiny-")
     (suite.path / "w.toml").write_text("[workloads.tiny]\ninput_tokens = 8\n")

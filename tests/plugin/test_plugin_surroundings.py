@@ -86,8 +86,8 @@ def test_a_storage_that_cannot_be_written_is_told_before_the_load(suite: Suite) 
 @since_9
 def test_a_number_in_toml_is_a_number(suite: Suite) -> None:
     suite.write("def test_options(pytestconfig): ...")
-    suite.pytester.makepyprojecttoml("[tool.pytest]\nllm_workers = 2\nllm_max_rate = 0.5\nllm_seed = '7'")
-    result = suite.run("-o", "llm_max_requests=9", "--llm-endpoint=replay")
+    suite.pytester.makepyprojecttoml("[tool.pytest]\nllm_workers = 2\nllm_timeout = 0.5\nllm_seed = '7'")
+    result = suite.run("-o", "llm_caps=requests=9", "--llm-endpoint=replay")
     assert result.ret == 0
     suite.pytester.makepyprojecttoml("[tool.pytest]\nllm_plan = 2")
     result = suite.run()

@@ -1,4 +1,4 @@
-"""``--llm-export-sequence``: the exact requests of a test as files beside the report (appendix A.1.4)."""
+"""``--llm-records=sequence``: the exact requests of a test as files beside the report (appendix A.1.4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _PLAIN_REQUESTS = 1_000
 """The most requests of a sequence that is written uncompressed."""
 _AT_ONCE = 256
 
-EXPORT_SEQUENCE = "--llm-export-sequence"
+EXPORT_SEQUENCE = "--llm-records=sequence"
+EXPORTED_BEFORE = "--llm-export-sequence"
+"""The source of these facts in reports of the versions before."""
 
 
 def with_sequence_files(result: TestResult, report: Path) -> TestResult:
