@@ -17,6 +17,7 @@ from typing import Any
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.fact_keys import COLD_START, Key, LoadFact, SUTFact, Value
+from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.reports.vocabulary import headline_names, metric_label, metric_name, statistic_label
@@ -520,7 +521,8 @@ class ReportView:
     def model(self) -> str:
         name = self.fact(SUTFact.MODEL_NAME) or self.report["sut"]["model"]
         # The version of a simulated model is the digest of its settings, which says nothing to a reader.
-        version = None if self.fact(SUTFact.SIMULATED) else self.fact(SUTFact.MODEL_VERSION)
+        told = self.facts.get(SUTFact.MODEL_VERSION)
+        version = None if told is None or told["origin"] == Origin.SIMULATED else told["value"]
         parts = [name, version, self.fact(SUTFact.MODEL_QUANTIZATION)]
         return " ".join(str(part) for part in parts if part not in (None, "none")) or "not declared"
 

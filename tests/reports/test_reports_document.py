@@ -145,6 +145,15 @@ def test_identification_from_facts(make_report: Callable[..., Entry]) -> None:
     assert view.tally == "no test ran"
 
 
+@pytest.mark.parametrize(("origin", "told"), [("simulated", "m"), ("declared", "m r3"), ("measured", "m r3")])
+def test_the_digest_of_a_simulated_model_is_left_out(report: Entry, origin: str, told: str) -> None:
+    facts = {
+        key: {"value": value, "origin": origin, "source": "x"}
+        for key, value in (("sut.model.name", "m"), ("sut.model.version", "r3"))
+    }
+    assert ReportView({**report, "sut": {**report["sut"], "facts": facts}}).model == told
+
+
 def test_undisclosed_hardware_is_said(make_report: Callable[..., Entry]) -> None:
     assert ReportView(make_report(**{"sut.hardware.disclosed": False})).hardware == "undisclosed"
 
