@@ -221,8 +221,10 @@ def test_questions_and_cells_go_to_a_real_server(llama_cpp: str, tmp_path: Path)
     entry = next(entry for entry in tests if entry["test"] == "accuracy")
     assert entry["metrics"]["accuracy_of_set"]["point"] == 0.0
     # What it said was read, and is not the answer.
-    told = [row["answer_check"] for row in counted_rows(tmp_path / "out", entry)]
-    assert len(told) == 10
+    rows_of_ten = counted_rows(tmp_path / "out", entry)
+    told = [row["answer_check"] for row in rows_of_ten if row["outcome"] == "ok"]
+    assert len(rows_of_ten) == 10
+    assert len(told) >= 8
     assert all(each == "cut_by_limit" or each.startswith("wrong: ") for each in told)
     assert (tmp_path / "out" / "grid.csv").read_text("utf-8").count("test_cells[in64-out8-c") == 2
     assert (tmp_path / "out" / "events.jsonl.gz").exists()
