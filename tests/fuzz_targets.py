@@ -62,14 +62,12 @@ from pytest_llmbench.store.rows import Rows
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.wire.catalogue import DIALECTS
-from pytest_llmbench.wire.claims import refuse_impossible
-from pytest_llmbench.wire.content_type import classify_unstreamed
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.error_replies import classify_status
+from pytest_llmbench.wire.error_replies import classify_status, classify_unstreamed
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
-from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
-from pytest_llmbench.wire.uniform import read_uniform
+from pytest_llmbench.wire.uniform import ReplyMemory, read_uniform
+from pytest_llmbench.wire.usage import refuse_impossible
 from pytest_llmbench.workloads.lengths import Uniform
 
 Target = Callable[[bytes], None]

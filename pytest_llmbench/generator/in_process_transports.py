@@ -18,9 +18,8 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing.clock import Clock
-from pytest_llmbench.wire.apis.openai_completions import OpenAICompletions
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.wire.openai_request import chat_messages, encode_body, text_prompt
+from pytest_llmbench.wire.openai_chat import OpenAICompletions, chat_messages, encode_body, text_prompt
 
 _CLOSE_S = 5.0
 

@@ -24,18 +24,22 @@ from pytest_llmbench.model.record import (
     of_planned_cut,
 )
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.claims import is_modest, refuse_impossible
-from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
-from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import Dialect, NonGenerativeDialect
-from pytest_llmbench.wire.error_replies import classify_status, header, is_policy_error, shorten
+from pytest_llmbench.wire.error_replies import (
+    classify_status,
+    classify_unstreamed,
+    header,
+    is_policy_error,
+    is_stream,
+    shorten,
+)
 from pytest_llmbench.wire.increments import without_repetitions
-from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import Ended, StreamSummary, answer_of, checked, read_stream
-from pytest_llmbench.wire.reply_memory import ReplyMemory
+from pytest_llmbench.wire.server_figures import Declared, named_model
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import chunks_in, events_of
-from pytest_llmbench.wire.uniform import instants_of, read_uniform
+from pytest_llmbench.wire.uniform import ReplyMemory, instants_of, read_uniform
+from pytest_llmbench.wire.usage import is_modest, refuse_impossible
 
 _CHUNKS_PER_STEP = 4
 MOST_COUNTED = 2_000_000

@@ -53,7 +53,6 @@ from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns, stepped_ns
 from pytest_llmbench.wire.catalogue import dialect_at
-from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import (
     Dialect,
     EncodeOptions,
@@ -62,6 +61,7 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
+from pytest_llmbench.wire.server_figures import Declared
 from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 

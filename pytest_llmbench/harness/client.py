@@ -32,8 +32,7 @@ from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
 from pytest_llmbench.wire.increments import increments
-from pytest_llmbench.wire.ndjson import NDJSONDecoder
-from pytest_llmbench.wire.sse import SSEDecoder
+from pytest_llmbench.wire.sse import NDJSONDecoder, SSEDecoder
 
 T = TypeVar("T")
 Prompt = str | Sequence[Mapping[str, Any]]

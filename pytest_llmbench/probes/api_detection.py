@@ -22,7 +22,6 @@ from pytest_llmbench.probes.model_list import ModelList, below, is_name
 from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect, dialect_at
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import (
     CallDialect,
     Dialect,
@@ -31,6 +30,7 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
+from pytest_llmbench.wire.error_replies import is_stream
 from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 

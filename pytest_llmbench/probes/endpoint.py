@@ -36,10 +36,10 @@ from pytest_llmbench.probes.model_list import (
 )
 from pytest_llmbench.registry import load, required
 from pytest_llmbench.wire.catalogue import dialect_at
-from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
-from pytest_llmbench.wire.named_model import named_model
+from pytest_llmbench.wire.error_replies import is_stream
 from pytest_llmbench.wire.reply import counted_at_its_end
+from pytest_llmbench.wire.server_figures import named_model
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
 

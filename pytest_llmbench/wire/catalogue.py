@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _CLASSES: Final = {
     "openai-chat": ("openai_chat", "OpenAIChat"),
-    "openai-completions": ("apis.openai_completions", "OpenAICompletions"),
+    "openai-completions": ("openai_chat", "OpenAICompletions"),
     "openai-responses": ("apis.openai_responses", "OpenAIResponses"),
     "anthropic-messages": ("apis.anthropic_messages", "AnthropicMessages"),
-    "ollama-chat": ("apis.ollama", "OllamaChat"),
-    "ollama-generate": ("apis.ollama", "OllamaGenerate"),
-    "sglang-generate": ("apis.sglang_generate", "SGLangGenerate"),
-    "tgi-generate": ("apis.tgi_generate", "TGIGenerate"),
-    "triton-generate": ("apis.triton_generate", "TritonGenerate"),
+    "ollama-chat": ("apis.engines", "OllamaChat"),
+    "ollama-generate": ("apis.engines", "OllamaGenerate"),
+    "sglang-generate": ("apis.engines", "SGLangGenerate"),
+    "tgi-generate": ("apis.engines", "TGIGenerate"),
+    "triton-generate": ("apis.engines", "TritonGenerate"),
 }
 
 

@@ -1,32 +1,43 @@
 """Reads the usual reply as a whole: text events that differ in their text alone, and a few others.
 
 A reply of this shape need not become a chunk object per event. One text event is read as JSON and taught
-(:mod:`~pytest_llmbench.wire.text_template`); what stands between the text of one event and the text of the
-next is then known byte by byte, and compared for all of them at once. Every other event is read as JSON, or
-known from an earlier reply (:mod:`~pytest_llmbench.wire.reply_memory`). The summary is that of
-:func:`~pytest_llmbench.wire.reply.read_stream`, which is asked for it with one text chunk in the place of
-all; where anything is unusual there is none, and the reply has to be read event by event.
+(:mod:`~pytest_llmbench.wire.stream`); what stands between the text of one event and the text of the next is
+then known byte by byte, and compared for all of them at once. Every other event is read as JSON, or known
+from an earlier reply of the run (:class:`ReplyMemory`): they often differ in their id and text alone. The
+summary is that of :func:`~pytest_llmbench.wire.reply.read_stream`, which is asked for it with one text chunk
+in the place of all; where anything is unusual there is none, and the reply has to be read event by event.
+
+The memory is exact for the same reason as a text template: where two events are equal but for the value of
+the JSON string ``id``, of characters that need no escaping, a JSON reader finds the same in both but for that
+string. No dialect reads it; that is proved of each event before it is remembered, by decoding it with another
+id.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, repeat
+from typing import Any
 
 from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.wire.attribution import apportion, estimated_size
 from pytest_llmbench.wire.chunk import Chunk, is_visible
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.increments import may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
-from pytest_llmbench.wire.named_model import named_model
-from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream, unshown_tokens
-from pytest_llmbench.wire.reply_memory import HOLE, KnownShape, ReplyMemory, SummaryKey, id_is_alone, id_of
+from pytest_llmbench.wire.reply import (
+    Ended,
+    StreamSummary,
+    apportion,
+    estimated_size,
+    read_stream,
+    unshown_tokens,
+)
+from pytest_llmbench.wire.server_figures import named_model
 from pytest_llmbench.wire.sse import SSEEvent
-from pytest_llmbench.wire.text_template import learn
+from pytest_llmbench.wire.stream import learn
 
 MOST_BYTES = 128 * 1024
 """Longest reply that is read as a whole: this is done in one go, and sends must not wait for it."""
@@ -324,3 +335,67 @@ def _needs_no_escape(text: str) -> bool:
 
 def _unescaped(text: str) -> str:
     return text if _needs_no_escape(text) else str(json.loads(f'"{text}"'))
+
+
+HOLE = b"\0"
+"""The byte that replaces the id; JSON text contains no such byte."""
+_OTHER_ID = "another-id"
+_LEAST_ID = 8
+_MOST_ID = 128
+_LOOK_FOR_ID = 256
+_ROOM = 512
+
+SummaryKey = tuple[bytes, int, bool]
+"""The events around the text with holes for ids, the number of text events, and whether one of them is
+visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownShape:
+    """The shape of a text event: ``before + id + between + text + tail``."""
+
+    before: bytes
+    between: bytes
+    tail: bytes
+    choice: int | None
+
+
+@dataclass(slots=True)
+class ReplyMemory:
+    """What was learnt from the replies of one dialect. Its size is bounded."""
+
+    shape: KnownShape | None = None
+    summaries: dict[SummaryKey, dict[str, Any]] = field(default_factory=dict)
+    """Key → fields of a StreamSummary; those about instants and text must not be used."""
+
+    def keep(self, key: SummaryKey, summary: dict[str, Any]) -> None:
+        if len(self.summaries) >= _ROOM:
+            self.summaries.clear()
+        self.summaries[key] = summary
+
+
+def id_of(body: bytes) -> bytes:
+    """The id of the first event, if it can be told from other text; else empty."""
+    at = body.find(b'"id":', 0, _LOOK_FOR_ID)
+    start = body.find(b'"', at + 5, at + 7) + 1
+    end = body.find(b'"', start, start + _MOST_ID)
+    if at < 0 or start == 0 or end < start + _LEAST_ID:
+        return b""
+    found = body[start:end]
+    return found if found.replace(b"-", b"").replace(b"_", b"").isalnum() else b""
+
+
+def id_is_alone(
+    events: Iterable[tuple[SSEEvent, Chunk]], identity: str, decode: Callable[[SSEEvent], Chunk]
+) -> bool:
+    """Whether every event with the id has it once, as its ``id``, and reads the same with another one."""
+    for event, chunk in events:
+        count = event.data.count(identity)
+        if count == 0:
+            continue
+        payload = json.loads(event.data)
+        if count > 1 or payload.__class__ is not dict or payload.get("id") != identity:
+            return False
+        if decode(replace(event, data=event.data.replace(identity, _OTHER_ID))) != chunk:
+            return False
+    return True

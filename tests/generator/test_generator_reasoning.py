@@ -11,8 +11,8 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
+from pytest_llmbench.wire.server_figures import Declared
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]

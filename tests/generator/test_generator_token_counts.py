@@ -19,7 +19,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.apis.openai_completions import OpenAICompletions
+from pytest_llmbench.wire.openai_chat import OpenAICompletions
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
 Serve = Callable[..., ScriptedServer]

@@ -8,8 +8,8 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
+from pytest_llmbench.wire.server_figures import Declared
 
 
 def access(tmp_path: Path, text: str) -> SUTAccess:

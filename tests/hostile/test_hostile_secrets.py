@@ -18,8 +18,7 @@ from pytest_llmbench.harness.report_files import head_of
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.http_proxy import why_no_tunnel
 from pytest_llmbench.redaction import keep_secret, outward
-from pytest_llmbench.wire.content_type import classify_unstreamed
-from pytest_llmbench.wire.error_replies import read_error_body
+from pytest_llmbench.wire.error_replies import classify_unstreamed, read_error_body
 
 
 def test_the_search_finds_what_it_looks_for() -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.wire.attribution import (
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.reply import (
     apportion,
     attribute,
     counted_by_server,
     largest_remainder,
     spread,
 )
-from pytest_llmbench.wire.chunk import Chunk
 
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=30)
 

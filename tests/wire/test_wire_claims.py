@@ -18,10 +18,10 @@ from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
+from pytest_llmbench.wire.usage import is_modest, refuse_impossible
 
 ASKED, SENT_BYTES = 64, 2_000
 ABSURD = [2**63 - 1, 2**63, 10**12, 30_000_000, 10**30, 1e300, 1e18, 10**4000]

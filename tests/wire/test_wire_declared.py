@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.model.record import Phase, RequestRecord
-from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
+from pytest_llmbench.wire.server_figures import Declared
 from pytest_llmbench.wire.sse import SSEEvent
 
 EVENTS: list[Any] = [

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
-from pytest_llmbench.wire.error_replies import ERROR_TEXT_LIMIT, classify_status, shorten
+from pytest_llmbench.wire.error_replies import (
+    ERROR_TEXT_LIMIT,
+    classify_status,
+    classify_unstreamed,
+    is_stream,
+    shorten,
+)
 
 
 def body(payload: Any) -> bytes:

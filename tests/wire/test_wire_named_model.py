@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.wire.named_model import named_model
+from pytest_llmbench.wire.server_figures import named_model
 
 CHAT = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m-large", "choices": []}
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.wire.ndjson import NDJSONDecoder
-from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.sse import NDJSONDecoder, SSEEvent
 
 
 def events(*reads: bytes, cap: int = 1 << 20) -> list[SSEEvent]:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, Phase, RequestRecord, TokenSource
-from pytest_llmbench.wire.chunk import Chunk, Usage
-from pytest_llmbench.wire.event_payload import finish_reason
+from pytest_llmbench.wire.chunk import Chunk, Usage, finish_reason
 from pytest_llmbench.wire.reply import Ended, read_stream
 
 NORMAL = ["stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence"]

@@ -14,8 +14,7 @@ from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.sse import SSEEvent
-from pytest_llmbench.wire.stream import decode
-from pytest_llmbench.wire.text_template import TextTemplate, learn
+from pytest_llmbench.wire.stream import TextTemplate, decode, learn
 
 PIECES = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
     [*ODD_TEXTS, '","content":"', '{"content":"x"}']

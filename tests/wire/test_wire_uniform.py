@@ -17,11 +17,10 @@ from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import is_visible
 from pytest_llmbench.wire.increments import may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
-from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
-from pytest_llmbench.wire.reply_memory import ReplyMemory
+from pytest_llmbench.wire.server_figures import named_model
 from pytest_llmbench.wire.stream import chunks_of
-from pytest_llmbench.wire.uniform import MOST_BYTES, read_uniform
+from pytest_llmbench.wire.uniform import MOST_BYTES, ReplyMemory, read_uniform
 
 CHAT = "openai-chat"
 

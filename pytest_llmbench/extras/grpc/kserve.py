@@ -21,10 +21,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from pytest_llmbench.extras.grpc.protobuf import message_in, refuse_no_stream, utf8_prompt
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, set_error
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
 from pytest_llmbench.wire.error_replies import shorten
-from pytest_llmbench.wire.event_payload import set_error
 from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import SSEEvent
 

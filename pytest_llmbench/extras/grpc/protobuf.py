@@ -14,7 +14,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.error_replies import shorten
-from pytest_llmbench.wire.openai_request import text_prompt
+from pytest_llmbench.wire.openai_chat import text_prompt
 from pytest_llmbench.wire.sse import SSEEvent
 
 _OWN = "stream"

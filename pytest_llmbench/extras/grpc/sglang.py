@@ -15,7 +15,7 @@ from pytest_llmbench.extras.grpc.protobuf import add_fields
 from pytest_llmbench.extras.grpc.token_stream import TokenStreamOverGrpc
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.wire.openai_request import token_prompt
+from pytest_llmbench.wire.openai_chat import token_prompt
 
 _OWN = ("request_id", "tokenized", "input_embeds")
 

@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from google.protobuf.message import Message
 
 from pytest_llmbench.extras.grpc.protobuf import message_in
-from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.chunk import Chunk, Usage, finish_reason
 from pytest_llmbench.wire.dialect import DialectDefaults
-from pytest_llmbench.wire.event_payload import finish_reason
 from pytest_llmbench.wire.sse import SSEEvent
 
 

@@ -15,11 +15,9 @@ from typing import Any
 import orjson
 
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.chunk import Chunk, Usage, as_count, read_error
 from pytest_llmbench.wire.dialect import DialectDefaults, ResultsAsked
 from pytest_llmbench.wire.error_replies import beginning, shorten
-from pytest_llmbench.wire.event_payload import read_error
-from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.reply import StreamSummary, outcome_of_error
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked
-from pytest_llmbench.wire.openai_request import text_prompt, token_prompt
+from pytest_llmbench.wire.openai_chat import text_prompt, token_prompt
 
 SEPARATOR: Final = "\x1e"
 _QUERY_SHARE: Final = 8

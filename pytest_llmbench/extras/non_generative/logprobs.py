@@ -14,10 +14,9 @@ import orjson
 from pytest_llmbench.extras.non_generative.document import DocumentDialect, finite, read_results
 from pytest_llmbench.extras.non_generative.inputs import one_result_each, texts_or_ids
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, as_count
 from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked, refuse_ignore_eos
-from pytest_llmbench.wire.openai_request import write_body
-from pytest_llmbench.wire.openai_stream import as_count
+from pytest_llmbench.wire.openai_chat import write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 _ROUNDED = 1e-3

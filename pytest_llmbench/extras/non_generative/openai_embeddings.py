@@ -21,7 +21,7 @@ from pytest_llmbench.extras.non_generative.inputs import one_result_each, texts_
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked, refuse_ignore_eos
-from pytest_llmbench.wire.openai_request import write_body
+from pytest_llmbench.wire.openai_chat import write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 _FLOAT32_BYTES = 4

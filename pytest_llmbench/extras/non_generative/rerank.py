@@ -22,7 +22,7 @@ from pytest_llmbench.wire.dialect import (
     refuse_ignore_eos,
     require_text,
 )
-from pytest_llmbench.wire.openai_request import write_body
+from pytest_llmbench.wire.openai_chat import write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 

@@ -17,10 +17,10 @@ import orjson
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.apis.openai_responses import TERMINAL, OpenAIResponses
+from pytest_llmbench.wire.chunk import type_of
 from pytest_llmbench.wire.dialect import EncodeOptions
 from pytest_llmbench.wire.error_replies import error_in
-from pytest_llmbench.wire.event_payload import type_of
-from pytest_llmbench.wire.openai_request import write_body
+from pytest_llmbench.wire.openai_chat import write_body
 
 CREATE = "response.create"
 _ID = "\x1erequest id\x1e"

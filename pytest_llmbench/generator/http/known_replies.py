@@ -6,7 +6,7 @@ bytes there, the right chunk sizes and plain texts reads the same but for the te
 and a JSON reader did, they would do again. So it is compared, not parsed; anything else is parsed.
 
 The id may be another one of the same length. That is exact as well: no dialect reads the id, which
-:mod:`~pytest_llmbench.wire.reply_memory` proves of each event, and no header that matters may hold it.
+:mod:`~pytest_llmbench.wire.uniform` proves of each event, and no header that matters may hold it.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.timing.collector import quiet_gc
 from pytest_llmbench.wire.catalogue import dialect_at
-from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
+from pytest_llmbench.wire.server_figures import Declared
 from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
 
 if TYPE_CHECKING:

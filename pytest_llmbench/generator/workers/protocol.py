@@ -26,7 +26,7 @@ from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.session import SESSION_HEADER
-from pytest_llmbench.wire.declared import Declared
+from pytest_llmbench.wire.server_figures import Declared
 
 if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
     from pytest_llmbench.http_proxy import HttpProxy

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
-    from pytest_llmbench.wire.declared import Declared
+    from pytest_llmbench.wire.server_figures import Declared
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class SUTAccess:
     @property
     def declared(self) -> Declared:
         """What the file declares about replies."""
-        from pytest_llmbench.wire.declared import Declared
         from pytest_llmbench.wire.inline_reasoning import InlineReasoning
+        from pytest_llmbench.wire.server_figures import Declared
 
         if self.file is None:
             return Declared()

@@ -16,9 +16,11 @@ from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import schema_of, tools_of
-from pytest_llmbench.wire.chunk import CallDelta, Chunk, Usage
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.event_payload import (
+from pytest_llmbench.wire.chunk import (
+    CallDelta,
+    Chunk,
+    Usage,
+    as_count,
     finish_reason,
     payload_of,
     read_error,
@@ -27,8 +29,8 @@ from pytest_llmbench.wire.event_payload import (
     type_of,
     written,
 )
-from pytest_llmbench.wire.openai_request import arguments_of, own_prompt, write_body
-from pytest_llmbench.wire.openai_stream import as_count, read_timings
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
+from pytest_llmbench.wire.openai_chat import arguments_of, own_prompt, read_timings, write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 _KNOWN = frozenset({"message_start", "message_delta", "content_block_stop", "ping", "message_stop"})

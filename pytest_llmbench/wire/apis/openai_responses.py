@@ -12,9 +12,10 @@ from typing import Any
 from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
-from pytest_llmbench.wire.chunk import CallDelta, Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.event_payload import (
+from pytest_llmbench.wire.chunk import (
+    CallDelta,
+    Chunk,
+    as_count,
     finish_reason,
     payload_of,
     read_error,
@@ -22,8 +23,8 @@ from pytest_llmbench.wire.event_payload import (
     text_in,
     type_of,
 )
-from pytest_llmbench.wire.openai_request import own_prompt, write_body
-from pytest_llmbench.wire.openai_stream import as_count, read_timings, read_usage
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
+from pytest_llmbench.wire.openai_chat import own_prompt, read_timings, read_usage, write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 _ARGUMENTS = "response.function_call_arguments.delta"

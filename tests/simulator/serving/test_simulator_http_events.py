@@ -13,7 +13,7 @@ from served_load import TOKENS, Seen, load
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
-from pytest_llmbench.wire.apis.ollama import OllamaChat, OllamaGenerate
+from pytest_llmbench.wire.apis.engines import OllamaChat, OllamaGenerate
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.dialect import Dialect
 
