@@ -111,4 +111,4 @@ def explain(error: ssl.SSLError, url: str) -> tuple[str, str]:
             return f"TLS: {what}: {reason}", remedy
     scheme, _, rest = url.partition("://")
     plain = f"{scheme.removesuffix('s')}://{rest.partition('/')[0]}"
-    return f"TLS: the handshake failed: {reason}", f"if the port speaks no TLS, begin its URL with {plain}"
+    return f"TLS: the handshake failed: {reason}", f"if the port has no TLS, use {plain} in place of https://"

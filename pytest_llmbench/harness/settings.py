@@ -357,7 +357,7 @@ def _take_apart(options: dict[str, Any]) -> list[str]:
                 known = (*KEPT, *BESIDE)
                 close = difflib.get_close_matches(part, known, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-                mistakes.append(f"--llm-records: there is no {shown(part)}; {hint}")
+                mistakes.append(f"--llm-records: unknown value {shown(part)}; {hint}")
         if len(kinds := sorted(set(parts) & set(KEPT))) > 1:
             mistakes.append(f"--llm-records: {' and '.join(kinds)} exclude each other: give one")
     return mistakes

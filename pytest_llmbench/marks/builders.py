@@ -22,7 +22,10 @@ class LLMBench:
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
         """UnknownMarkerError: a marker names its test."""
-        raise UnknownMarkerError("@llmbench names no test; write @llmbench.ttft(p99_ms=500) or another one")
+        raise UnknownMarkerError(
+            "@llmbench alone names no test; write for example @llmbench.ttft(p99_ms=500); "
+            "pytest --markers lists all tests"
+        )
 
     def __getattr__(self, name: str) -> Builder:
         """The builder of a test. UnknownMarkerError, which says what there is, for any other name."""
@@ -41,12 +44,18 @@ class LLMBench:
 def _instead(name: str, known: Iterable[str]) -> str:
     """What the author of an unknown marker may have meant."""
     from pytest_llmbench.metrics.definitions import METRICS
+    from pytest_llmbench.model import objective
 
     if name in METRICS:
         metric = METRICS[name]
         limit = f"{name}.p50" if metric.is_family else name
         unit = f" * {metric.unit}" if metric.unit in ("s", "ms", "us") else ""
-        return f"it is a metric: @llmbench.ttft(slo=[{limit} <= 20{unit}])"
+        named = limit if hasattr(objective, name) else f'metric("{limit}")'
+        imported = (name if hasattr(objective, name) else "metric") + unit.replace(" *", ",")
+        return (
+            f"it is a metric: write @llmbench.ttft(slo=[{named} <= 20{unit}]), with "
+            f"from pytest_llmbench import {imported}"
+        )
     markers = [marker for marker in known if not marker.startswith("_")]
     close = difflib.get_close_matches(name, markers, n=1)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(markers)}"

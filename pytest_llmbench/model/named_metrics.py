@@ -20,6 +20,7 @@ class NamedMetrics:
     def __getattr__(self, name: str) -> Estimate | MetricView:
         if name.startswith("_") or "metrics" not in self.__dict__:
             raise AttributeError(name)
+        __tracebackhide__ = True
         return MetricView(self.metrics, "")._lookup(name)
 
 
@@ -36,9 +37,11 @@ class MetricView:
     def __getattr__(self, name: str) -> Estimate | MetricView:
         if name.startswith("__"):
             raise AttributeError(name)
+        __tracebackhide__ = True
         return self._lookup(name)
 
     def _lookup(self, name: str) -> Estimate | MetricView:
+        __tracebackhide__ = True
         full = self._prefix + name
         if full in self._metrics:
             return self._metrics[full]

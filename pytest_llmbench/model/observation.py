@@ -207,7 +207,7 @@ def named_values(text: str, known: Sequence[str], what: str) -> dict[str, str]:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"give some of {', '.join(known)} as NAME=VALUE"
-            mistakes.append(f"{shown(name)} is no {what}: {hint}")
+            mistakes.append(f"{shown(name)} is not a {what}; {hint}")
         elif name in found:
             mistakes.append(f"{name} is given twice")
         found[name] = value.strip()

@@ -34,9 +34,10 @@ def _entry(name: str, build: Builder) -> str:
         each.name if each.default is each.empty else f"{each.name}={each.default!r}"
         for each in inspect.signature(build).parameters.values()
     ]
-    signature = ", ".join([f"test={name!r}", *keywords] if build.mark == MARK else keywords)
+    # pytest ends the mark at the first colon, and writes a space behind it: no default may stand before it.
+    mark = f"{build.mark}(test={name!r})" if build.mark == MARK else build.mark
     what = build.documentation.split("\n")[0].rstrip(".:")
-    return f"{build.mark}({signature}): {what}. Written @llmbench.{name}(...), selected by -m {name}."
+    return f"{mark}: {what}. Write @llmbench.{name}({', '.join(keywords)}); select with -m {name}."
 
 
 def all_marks(item: pytest.Item) -> tuple[pytest.Mark, ...]:

@@ -294,14 +294,13 @@ def declare(parser: pytest.Parser) -> None:
 
 def refuse_misspelt(arguments: Sequence[str]) -> None:
     """UsageError for options that are nearly ours; all others may be a conftest's."""
-    known = {f"--llm-{option.name}" for option in OPTIONS}
+    known = {f"--llm-{option.name}": f"--llm-{option.name}" for option in OPTIONS}
+    known |= {f"--llm-{old}": f"--llm-{now}" for old, now in NOW.items()}
     given = [argument.partition("=")[0] for argument in arguments if argument.startswith("--llm-")]
     mistakes = [
-        f"there is no option {name}; did you mean {close[0]}?"
+        f"there is no option {name}; did you mean {known[close[0]]}?"
         for name in dict.fromkeys(given)
-        if name not in known
-        and name.removeprefix("--llm-") not in NOW
-        and (close := difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY))
+        if name not in known and (close := difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY))
     ]
     if mistakes:
         raise pytest.UsageError("\n".join(mistakes))

@@ -36,7 +36,7 @@ _ASKED_FOR = ("systems_comparison", "calibration")
 """Ids of tables for whose sake a session is run."""
 _KNOWN_ROOM = 17
 _NO_LIMIT = "no limit"
-_NOT_A_LIMIT = "not a limit"
+_NOT_A_LIMIT = "test body"
 _ROOM_OF_ERROR = 40
 _QUIET = ("PASS", "SKIPPED", "XFAIL", "XPASS")
 _MARKUP: Mapping[str, Mapping[str, bool]] = {
@@ -199,7 +199,9 @@ def _held_to(test: TestView) -> tuple[str, str]:
     held = first_of(test)
     if test.headline == "FAIL" and (held is None or held.state == "kept"):
         error = str(test.entry.get("error") or "").strip()
-        return _NOT_A_LIMIT, cut_within(error.partition("\n")[0], _ROOM_OF_ERROR)
+        return _NOT_A_LIMIT, cut_within(
+            error.partition("\n")[0].removeprefix("AssertionError: "), _ROOM_OF_ERROR
+        )
     return (_NO_LIMIT, test.first_figure) if held is None else (held.limit, held.measured)
 
 

@@ -183,8 +183,8 @@ def test_limits_of_the_host_are_read_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("lag=3", "'lag' is no limit: give some of send_lag_ns, rate_share"),
-        ("", "'' is no limit"),
+        ("lag=3", "'lag' is not a limit; give some of send_lag_ns, rate_share"),
+        ("", "'' is not a limit"),
         ("rate_share", "rate_share takes a number from 0 on"),
         ("rate_share=-1", "rate_share takes a number from 0 on"),
         ("latency_ms=nan", "latency_ms takes a number from 0 on"),

@@ -10,7 +10,7 @@ USAGE, INTERRUPTED = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERRUPTED
 MISTAKES = {
     "keyword": ("@llmbench.ttft(p99ms=1)", "did you mean p99_ms?"),
     "marker": ("@llmbench.tfft(p99_ms=1)", "llmbench has no test 'tfft'; did you mean ttft?"),
-    "no test": ("@llmbench", "@llmbench names no test"),
+    "no test": ("@llmbench", "names no test"),
     "lengths": (
         "@llmbench.ttft(workload={'input_tokens': 64, 'output_tokens': (8, 16)})",
         "write make_workload(input_tokens=64, output_tokens=(8, 16))",

@@ -205,9 +205,9 @@ def test_mistakes_in_parts_are_told_at_once(suite: Suite) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     told = str(result.stderr)
     for part in (
-        "--llm-caps: 'request' is no cap: did you mean requests?; 'rat' is no cap: did you mean rate?; rate "
-        "is given twice",
-        "--llm-records: there is no 'ful'; did you mean full?",
+        "--llm-caps: 'request' is not a cap; did you mean requests?; 'rat' is not a cap; did you mean rate?; "
+        "rate is given twice",
+        "--llm-records: unknown value 'ful'; did you mean full?",
         "--llm-records: compact and none exclude each other: give one",
         "--llm-runs",
     ):

@@ -412,7 +412,7 @@ def test_tls_to_a_plain_port(serve, engine):
     server = serve(engine)
     message = told(SUTError, f"https://127.0.0.1:{server.port}/v1")
     assert "TLS: the handshake failed" in message
-    assert f"begin its URL with http://127.0.0.1:{server.port}" in message
+    assert f"use http://127.0.0.1:{server.port}" in message
 
 
 def test_plain_http_to_a_tls_port(serve, engine, authority):

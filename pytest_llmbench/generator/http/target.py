@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import ssl
 from collections.abc import Mapping
@@ -197,7 +198,11 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
     if not known and transport_for(parts.scheme) is None:
         if re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+(/.*)?|/.*)", parts.geturl()):
             return [f"the URL names no scheme; write http://{_shown(parts)}"]
-        return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
+        given = parts.geturl()
+        schemes = {each.partition(":")[0]: each for each in SUPPORTED}
+        close = difflib.get_close_matches(given.partition(":")[0], schemes, n=1)
+        hint = f"did you mean {schemes[close[0]]}? " if close else ""
+        return [f"not an endpoint; {hint}supported are {', '.join(SUPPORTED)}"]
     if parts.scheme == SCHEME:
         return socket_mistakes(unquote(parts.netloc))
     mistakes = []
