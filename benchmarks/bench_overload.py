@@ -32,13 +32,13 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.metrics.latency import ttft_ms
+from pytest_llmbench.metrics.overload import Passage, backing
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats.backlog import SlotQueue
-from pytest_llmbench.stats.queues.overload import Passage, backing
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 Floats = npt.NDArray[np.float64]

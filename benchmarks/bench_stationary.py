@@ -41,11 +41,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/stats"))
 from coverage_table import constant, exponential, log_normal, stamped_times
 from queue_models import stamps_of_bursts, stamps_of_slots
 
-from pytest_llmbench.metrics.goodput import Limits, goodput
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.overload import with_slots
-from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.metrics.throughput import Limits, goodput, rates
 from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
@@ -55,9 +54,9 @@ from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.stats.interim.looks import LookTaker
+from pytest_llmbench.stats.batching import as_lasting, idle_share, load_at_full_slots, shortfall
+from pytest_llmbench.stats.looks import LookTaker
 from pytest_llmbench.stats.percentiles import PERCENTILES
-from pytest_llmbench.stats.queues.batching import as_lasting, idle_share, load_at_full_slots, shortfall
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 Floats = npt.NDArray[np.float64]

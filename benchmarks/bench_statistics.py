@@ -18,8 +18,8 @@ import numpy as np
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats.block_bootstrap import RESAMPLES
 from pytest_llmbench.stats.percentiles import PERCENTILES
+from pytest_llmbench.stats.spectral import RESAMPLES
 
 REQUESTS, TOKENS = 10_000, 250
 FAMILIES = ("ttft", "tpot", "e2e")

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/stats"))
 from coverage_table import hyperexponential, waited
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats.queues.first_come import BY_LOAD
+from pytest_llmbench.stats.first_come import BY_LOAD
 
 Floats = npt.NDArray[np.float64]
 Random = np.random.Generator

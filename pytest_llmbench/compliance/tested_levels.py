@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError, has
-from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
+from pytest_llmbench.metrics.kv_cache import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import Window, level_window, submitted_inside
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome

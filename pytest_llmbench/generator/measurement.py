@@ -26,7 +26,7 @@ from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.timing.collector import quiet_gc
 
 if TYPE_CHECKING:
-    from pytest_llmbench.stats.interim.looks import LookTaker
+    from pytest_llmbench.stats.looks import LookTaker
 
 T = TypeVar("T")
 

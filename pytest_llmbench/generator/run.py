@@ -48,8 +48,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.registry import load, required, transport_for
 from pytest_llmbench.request_headers import numbered_ids
-from pytest_llmbench.stats.failing import FailureWatch
-from pytest_llmbench.stats.interim import look_taker
+from pytest_llmbench.stats.failing import FailureWatch, look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns, stepped_ns
 from pytest_llmbench.wire.catalogue import dialect_at

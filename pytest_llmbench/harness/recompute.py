@@ -43,7 +43,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told, read_note
 from pytest_llmbench.redaction import terminal_text
-from pytest_llmbench.stats.block_bootstrap import chosen
+from pytest_llmbench.stats.spectral import intervals_chosen
 from pytest_llmbench.store.files import document_of, read_report
 from pytest_llmbench.store.objects import rebuilt
 from pytest_llmbench.store.schema import FindingEntry, NoteEntry, Report, TestEntry
@@ -98,7 +98,7 @@ def recompute(path: Path) -> list[Recomputed]:
     report = read_report(path)
     stored = StoredRecords(path.parent, report)
     bootstrap = report.environment.settings.get("intervals") == "bootstrap"
-    with chosen("bootstrap" if bootstrap else "analytic"):
+    with intervals_chosen("bootstrap" if bootstrap else "analytic"):
         found = [_driven_or_why(entry, stored) for entry in report.tests]
     try:
         judged = _judged(report, found)

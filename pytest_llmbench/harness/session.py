@@ -41,7 +41,7 @@ from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import named
-from pytest_llmbench.stats import block_bootstrap
+from pytest_llmbench.stats.spectral import choose_intervals
 from pytest_llmbench.store.files import there_are_saved
 from pytest_llmbench.store.records_file import not_on_disk
 from pytest_llmbench.workloads.sequence import begin_loads, follow_known, forget_drawn
@@ -87,7 +87,7 @@ class BenchSession:
         ``disclosure`` and ``variants``: return what hooks offer for an endpoint. ``early``: measuring
         processes that have been started already. ``observers``: called with the events of each load."""
         self.settings = settings
-        block_bootstrap.choose(settings.intervals)
+        choose_intervals(settings.intervals)
         self.on_progress: ProgressSink | None = None
         self.on_announcement: Callable[[str], None] | None = None
         """Shows a line that is about the test and not about the load that is being sent."""
@@ -452,7 +452,7 @@ class BenchSession:
         forget_drawn()  # reports come next, and need the memory more
         if self._events is not None:
             self._events.end()
-        block_bootstrap.choose("analytic")
+        choose_intervals("analytic")
         self._close([*self._open])
 
     def close_set_up(self, number: int) -> None:

@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.observation import HostLimits, named_values
 from pytest_llmbench.redaction import keep_secrets_of
-from pytest_llmbench.stats.block_bootstrap import Intervals
+from pytest_llmbench.stats.spectral import Intervals
 from pytest_llmbench.store.files import STORAGE
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")

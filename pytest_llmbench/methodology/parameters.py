@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_ty
 from pytest_llmbench.errors import SuiteError, as_python, shown
 from pytest_llmbench.methodology.given import not_given
 from pytest_llmbench.methodology.places import Place, here
-from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
+from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload

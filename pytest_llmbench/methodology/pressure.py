@@ -20,8 +20,8 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
+from pytest_llmbench.metrics.kv_cache import out_of_memory_errors
 from pytest_llmbench.metrics.latency import e2e_ms
-from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.cells import Amount, Row, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.metrics.buckets import LABELS
+from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,

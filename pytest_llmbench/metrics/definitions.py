@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.metrics.buckets import LABELS
+from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.registry import every, named, names

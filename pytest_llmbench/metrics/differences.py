@@ -33,9 +33,7 @@ from pytest_llmbench.stats.difference import (
     paired_percentile_interval,
     relative_change_interval,
 )
-from pytest_llmbench.stats.order_statistics import samples_required
-from pytest_llmbench.stats.percentile_intervals import percentile_worth
-from pytest_llmbench.stats.percentiles import PERCENTILES, percentile
+from pytest_llmbench.stats.percentiles import PERCENTILES, percentile, percentile_worth, samples_required
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 

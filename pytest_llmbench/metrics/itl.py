@@ -1,8 +1,16 @@
 """Inter-token latency: the gaps between the tokens of a stream, in milliseconds (section 5.4.3, AMB-12/13).
 
-How tokens in chunks are seen: :mod:`~pytest_llmbench.metrics.gaps`. A run may have more gaps than memory has
+A run may have more gaps than memory has
 room for. Those of a short one are kept; those of a longer one are computed from its records each time they
 are gone through, and no figure depends on which of the two it was.
+
+There are four ways to see tokens in chunks (section 4.6.3). Whichever is taken, the first token has no gap:
+TTFT is never in ITL.
+
+- ``direct``: the gap between chunks of one token; what chunks have several tokens are handled as by B.
+- ``A``: the gap between chunks, whatever they hold. It is called Time Between Chunks, not ITL.
+- ``B``: all tokens of a chunk at its arrival: one gap to the chunk before, then zeros.
+- ``C``: the server's own instant of every token, on its clock.
 """
 
 from __future__ import annotations
@@ -11,23 +19,29 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
-from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
+from pytest_llmbench.metrics.chunking import chunk_weights, differences, single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.summary import GivenUp, of_quantiles, with_given_up
 from pytest_llmbench.model.draft import FEWEST_TOKENS, SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
-from pytest_llmbench.stats.order_statistics import ranks, samples_required
-from pytest_llmbench.stats.percentile_intervals import Worth, in_order
-from pytest_llmbench.stats.percentiles import PERCENTILES, Ordered, ordered_percentile, percentile_ranks
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.percentiles import (
+    PERCENTILES,
+    Ordered,
+    Worth,
+    in_order,
+    ordered_percentile,
+    percentile_ranks,
+    ranks,
+    samples_required,
+)
+from pytest_llmbench.stats.ratios import exact_share_interval
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, legs, spread, upper_end
 
@@ -395,3 +409,93 @@ def server_clock_misfit(records: Records) -> float | None:
 def server_clock_holds(records: Records) -> bool:
     """Whether the server's instants of tokens agree with when chunks came, in all replies but a few."""
     return (server_clock_misfit(records) or 0.0) <= MOST_MISFITS
+
+
+Option = Literal["direct", "A", "B", "C"]
+
+
+class Gaps(NamedTuple):
+    """The gaps of some consecutive requests."""
+
+    ns: IntColumn
+    """The gaps in nanoseconds, request after request."""
+    counts: IntColumn
+    """Number of gaps of each eligible request; 0 where they cannot be known."""
+    excluded: int
+    """Number of successful requests left out because they have fewer output tokens than required."""
+    starts_ns: IntColumn
+    """The instant of the first token of each eligible request; 0 where it has none."""
+
+
+def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterator[Gaps]:
+    """The gaps of the successful requests with at least ``min_output_tokens``, some requests at a time, in
+    their order."""
+    for block in records.blocks():
+        eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
+        chosen = block.select(eligible)
+        ns, counts = _gaps(chosen, option)
+        yield Gaps(ns, counts, int(block.ok.sum()) - int(eligible.sum()), _first_ns(chosen, option))
+
+
+def has_unknown_chunk(records: Records) -> BoolColumn:
+    """For each request, whether it has a chunk with an unknown number of tokens."""
+    unknown = records.chunk_tokens == MISSING
+    if not unknown.any():
+        return np.zeros(len(records), dtype=bool)
+    return np.asarray(np.bincount(_owner(records)[unknown], minlength=len(records)) > 0)
+
+
+def _output_tokens(records: Records) -> IntColumn:
+    """Output tokens of each request; a missing count is derived from the chunks."""
+    known = records.output_tokens != MISSING
+    if known.all():
+        return records.output_tokens
+    seen = np.bincount(_owner(records), weights=chunk_weights(records), minlength=len(records))
+    return np.where(known, records.output_tokens, seen.astype(np.int64))
+
+
+def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
+    """The gaps of all requests, and how many each of them has."""
+    if option == "C":
+        return differences(records.server_token_ns, np.diff(records.server_token_offsets))
+    counts = np.diff(records.chunk_offsets)
+    if option == "A" or bool((records.chunk_tokens == 1).all()):
+        return differences(records.chunk_ns, counts)
+    tokens = chunk_weights(records).astype(np.int64)
+    owner = _owner(records)
+    held = tokens > 0  # a chunk without a token (half a character, say) is no arrival of one
+    if option == "B":
+        held &= ~has_unknown_chunk(records)[owner]
+    return _token_gaps(records.chunk_ns[held], tokens[held], owner[held], len(records))
+
+
+def _first_ns(records: Records, option: Option) -> IntColumn:
+    at_ns, offsets = (
+        (records.server_token_ns, records.server_token_offsets)
+        if option == "C"
+        else (records.chunk_ns, records.chunk_offsets)
+    )
+    first = np.zeros(len(records), dtype=np.int64)
+    held = np.diff(offsets) > 0
+    first[held] = at_ns[offsets[:-1][held]]
+    return first
+
+
+def _token_gaps(
+    at_ns: IntColumn, tokens: IntColumn, owner: IntColumn, requests: int
+) -> tuple[IntColumn, IntColumn]:
+    """The gaps between tokens if all tokens of a chunk arrive together: the first has the gap to the chunk
+    before, the others zero."""
+    places = np.cumsum(tokens) - tokens
+    gaps = np.zeros(int(tokens.sum()), dtype=np.int64)
+    gaps[places] = np.diff(at_ns, prepend=0)
+    first_chunk = np.flatnonzero(np.diff(owner, prepend=-1))
+    inner = np.ones(len(gaps), dtype=bool)
+    inner[places[first_chunk]] = False
+    per_request = np.bincount(owner, weights=tokens, minlength=requests).astype(np.int64)
+    return gaps[inner], np.maximum(per_request - 1, 0)
+
+
+def _owner(records: Records) -> IntColumn:
+    """For each chunk, the index of its request."""
+    return np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))

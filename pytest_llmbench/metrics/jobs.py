@@ -14,12 +14,12 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition
-from pytest_llmbench.metrics.goodput import Limits
+from pytest_llmbench.metrics.throughput import Limits
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, SavedSpread
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.job import half_widths, job_interval
+from pytest_llmbench.stats.look_samples import Ends, scores
 from pytest_llmbench.stats.runs import FloatArray
 
 _SPREADING = ("ms", "s", "tok/s", "req/s", "J")

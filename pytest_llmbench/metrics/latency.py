@@ -23,7 +23,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.backlog import Backlog, backlog
-from pytest_llmbench.stats.queues.batching import slot_queue
+from pytest_llmbench.stats.batching import slot_queue
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6

@@ -7,8 +7,7 @@ import math
 from pytest_llmbench.metrics.summary import of_quantiles
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST
-from pytest_llmbench.stats.proportion import Share
-from pytest_llmbench.stats.ratio import Ratio, ratio_of
+from pytest_llmbench.stats.ratios import Ratio, Share, ratio_of
 from pytest_llmbench.stats.runs import OPEN, Samples, as_runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 

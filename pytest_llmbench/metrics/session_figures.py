@@ -30,17 +30,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.metrics.goodput import Limits, share_within
 from pytest_llmbench.metrics.itl import ClusterEstimates
 from pytest_llmbench.metrics.latency import given_up, per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.summary import STATISTICS, distribution, with_given_up
+from pytest_llmbench.metrics.throughput import Limits, share_within
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.session import TurnClass
 from pytest_llmbench.stats.clusters import Clusters
-from pytest_llmbench.stats.interim.samples import Ends, scores
+from pytest_llmbench.stats.look_samples import Ends, scores
 from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.runs import FloatArray
 

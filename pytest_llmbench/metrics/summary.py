@@ -33,20 +33,22 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.stats import crude as crude_ends
-from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
-from pytest_llmbench.stats.percentile_intervals import (
+from pytest_llmbench.stats.first_come import BY_LOAD, KnownQueue, known_queue
+from pytest_llmbench.stats.percentiles import (
+    PERCENTILES,
     Worth,
     bounded_by_higher,
     closed_by,
     in_order,
     ordered_interval,
+    ordered_percentile,
+    ordered_percentile_interval,
     percentile_worths,
+    samples_required,
     series_memory,
 )
-from pytest_llmbench.stats.percentiles import PERCENTILES, ordered_percentile
-from pytest_llmbench.stats.queues.first_come import BY_LOAD, KnownQueue, known_queue
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, normal_quantile, spread
 
@@ -132,7 +134,7 @@ class _Beyond(NamedTuple):
             return estimate
         told = f"{self.above} of {self.total} requests that were given up on are above it"
         level = estimate.level
-        least = order_statistics.percentile_interval(lowest, q, level=level, effective_n=len(lowest) / 2)
+        least = ordered_percentile_interval(lowest, q, level=level, effective_n=len(lowest) / 2)
         if self.among:
             point = max(estimate.point, float(np.percentile(lowest, q)))
             return replace(
@@ -274,7 +276,7 @@ class _Sample:
             method += CRUDELY
         elif by_load is not None:
             method += f", {BY_LOAD}"
-        independent = order_statistics.samples_required(q, self.level)
+        independent = samples_required(q, self.level)
         required = worth.required(independent, len(self.ordered), self.level)
         if interval.lower is not None:
             bounded = crude_ends.samples_required(q, lags=self.lags)

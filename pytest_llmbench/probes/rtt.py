@@ -18,7 +18,7 @@ from pytest_llmbench.model.fact_keys import NetworkFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane
-from pytest_llmbench.stats.order_statistics import percentile_interval
+from pytest_llmbench.stats.percentiles import ordered_percentile_interval
 
 SAMPLES = 11
 """Number of connects: one more than the ten that are required, so that a single failure does not cost the
@@ -167,7 +167,7 @@ def facts_around(before: RoundTrips, after: RoundTrips, *, adjusts: bool) -> Fac
 
 def _of_median(seen_ms: Sequence[float]) -> tuple[float, float]:
     ordered = np.sort(np.array(seen_ms))
-    lower, upper = percentile_interval(ordered, 50.0, level=0.95, effective_n=len(ordered))
+    lower, upper = ordered_percentile_interval(ordered, 50.0, level=0.95, effective_n=len(ordered))
     assert lower is not None, "ten samples bound a median"
     assert upper is not None
     return lower, upper

@@ -51,9 +51,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
-from pytest_llmbench.stats.growth import IntArray, in_flight_at
 from pytest_llmbench.stats.runs import FloatArray, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import normal_quantile
+from pytest_llmbench.stats.stationarity import IntArray, in_flight_at
 
 _QUIET = 25.0
 """The percentile of the number under way from which waits are counted."""
@@ -373,7 +373,7 @@ class SlotQueue(NamedTuple):
     def of(cls, starts_ns: IntArray, ends_ns: IntArray, served: npt.NDArray[np.bool_]) -> SlotQueue:
         """The queue of a run. ``served``: which requests ended well. Others were under way too, but tell
         nothing of slots. Negative starts and ends as in
-        :func:`~pytest_llmbench.stats.growth.in_flight_steps`."""
+        :func:`~pytest_llmbench.stats.stationarity.in_flight_steps`."""
         order = np.argsort(starts_ns, kind="stable")
         order = order[starts_ns[order] >= 0]
         starts, ends = starts_ns[order], ends_ns[order]

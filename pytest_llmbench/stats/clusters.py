@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.stats.counted import CountedOrder, look_up
-from pytest_llmbench.stats.percentile_intervals import Worth
-from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
+from pytest_llmbench.stats.percentiles import Ordered, Worth, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import FloatArray, Runs, middle, pooled
 from pytest_llmbench.stats.spectral import spread
 

@@ -42,10 +42,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Rise
-from pytest_llmbench.stats.percentile_intervals import Worth, risen
-from pytest_llmbench.stats.percentiles import Ordered
+from pytest_llmbench.stats.percentiles import Ordered, Worth, ordered_percentile_interval, risen
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, pooled
 from pytest_llmbench.stats.shape import modality
 from pytest_llmbench.stats.spectral import (
@@ -99,17 +97,13 @@ class Crude(NamedTuple):
     def of_percentile(self, ordered: FloatArray, q: float, effective_n: float) -> Interval:
         """The ends of the q-th percentile; the lower one is None where half as many independent samples have
         none. ``ordered``: the samples, ascending. ``effective_n``: their discounted effective size."""
-        lower, _ = order_statistics.percentile_interval(
-            ordered, q, level=self.level, effective_n=len(ordered) / 2
-        )
+        lower, _ = ordered_percentile_interval(ordered, q, level=self.level, effective_n=len(ordered) / 2)
         upper = self._independent_upper(ordered, q)
         if lower is not None:
             lower = self.least + (lower - self.least) / self.factor
         if upper is not None:
             upper = self.least + (upper - self.least) * self.factor
-            beyond = order_statistics.percentile_interval(
-                ordered, q, level=self.level, effective_n=effective_n
-            ).upper
+            beyond = ordered_percentile_interval(ordered, q, level=self.level, effective_n=effective_n).upper
             beyond = float(ordered[-1]) if beyond is None else beyond
             if beyond > upper and modality(ordered).multimodal:
                 upper = beyond
@@ -117,7 +111,7 @@ class Crude(NamedTuple):
 
     def _independent_upper(self, ordered: Ordered, q: float) -> float | None:
         n, largest = len(ordered), float(ordered[-1])
-        upper = order_statistics.percentile_interval(ordered, q, level=self.level, effective_n=n / 2).upper
+        upper = ordered_percentile_interval(ordered, q, level=self.level, effective_n=n / 2).upper
         if upper is not None:
             return upper
         times = self._unseen(n) / (1 - q / 100)

@@ -27,10 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.dependence import effective_size, exceedances
-from pytest_llmbench.stats.percentile_intervals import Worth, percentile_worth
-from pytest_llmbench.stats.percentiles import percentile
+from pytest_llmbench.stats.percentiles import Worth, ordered_percentile_interval, percentile, percentile_worth
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread, student_interval
 
@@ -178,7 +176,7 @@ def _bounded(runs: Runs, q: float, level: float, worth: Worth) -> Bounded:
     for both arms."""
     every = np.sort(pooled(runs))
     point, usable = percentile(every, q), worth.usable(len(every), level)
-    lower, upper = order_statistics.percentile_interval(every, q, level=level, effective_n=usable)
+    lower, upper = ordered_percentile_interval(every, q, level=level, effective_n=usable)
     return Bounded(
         point,
         None if lower is None else min(lower, point),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from pytest_llmbench.model.observation import BUDGET_SPENT
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import BoolColumn, Records
+
+if TYPE_CHECKING:
+    from pytest_llmbench.stats.looks import LookTaker
 
 STREAK = 20
 """How many unanswered requests in a row end a load with ``stop_when_failing``, if there was no answer for
@@ -192,3 +196,20 @@ def _is_unanswered(outcome: Outcome, status: int | None) -> bool:
     if outcome is Outcome.HTTP_ERROR:
         return (status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
     return outcome in (Outcome.DISCONNECTED, Outcome.TIMEOUT)
+
+
+def look_taker(plan: LoadPlan, slots: int | None = None) -> LookTaker | None:
+    """The look taker of a plan that may end early, imported for it; None for any other plan.
+
+    ``slots``: the most that the engine has at work; None where it does not say.
+    """
+    if plan.looks is None:
+        return None
+    from pytest_llmbench.stats.looks import LookTaker
+
+    # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
+    first = plan.first or plan.workload.requests(1, plan.seed)[0].index
+    # The first wave of a closed loop is no part of its steady state.
+    wave = plan.load.requests_in_flight or 0
+    most = max(plan.most_requests - wave, 0)
+    return LookTaker(plan.looks, first=first + wave, most=most, load=plan.load, slots=slots)

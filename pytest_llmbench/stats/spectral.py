@@ -1,4 +1,4 @@
-"""The standard error of the mean of dependent samples, from the lowest frequencies.
+"""The standard error of the mean of dependent samples, from the lowest frequencies or from blocks.
 
 The **equal-weighted cosine** estimate of the long-run variance of n samples x_t in arrival order,
 
@@ -10,7 +10,7 @@ of Business & Economic Statistics 36). A queue remembers long: B must be so smal
 up to frequency B/2n, and the price, a wider t, is paid openly instead of in coverage.
 
 B = n / (8 m), but at least min(12, n / (4 m)) and 3, and at most 24, n^(2/3) and n/4. m, the **memory**, is
-the last lag with a significant autocorrelation, at whatever scale (:mod:`~pytest_llmbench.stats.memory`).
+the last lag with a significant autocorrelation, at whatever scale (:mod:`~pytest_llmbench.stats.dependence`).
 What is too weak even for that shows as a spectrum that rises towards its lowest frequencies: where the first
 4 or 8 cosines have more power than the rest has by chance (F test at 80 %), they alone count.
 
@@ -28,20 +28,29 @@ quiet stretch looks calm. The order of requests tells of it: :mod:`~pytest_llmbe
 
 Several runs: ω² is the mean over runs, and the spread between the runs' means replaces it where it is larger
 (two levels, runs and samples in them).
+
+Bootstrap intervals (``--llm-intervals``) come from a studentised block bootstrap of the mean. A resample is k
+blocks of neighbouring samples, drawn with replacement from all runs and never across two; its studentised
+mean is t* = (mean* - mean) / s*, s* the standard error from the k blocks drawn. The quantiles of t* stand in
+for Student's: mean - t*(1 - α/2) s and mean - t*(α/2) s (Hall 1992, The Bootstrap and Edgeworth Expansion;
+Götze and Künsch 1996, Annals of Statistics 24). They bring the sample's skewness along.
+
+Blocks are 2 m samples long, m the memory, and n / 100 at least, n / 6 at most. Whatever has an interval rests
+on a mean, that of its influence or of a 0/1 series, so this serves every figure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from pytest_llmbench.stats import block_bootstrap
-from pytest_llmbench.stats.dependence import SHORTEST_SERIES
-from pytest_llmbench.stats.memory import memory
+from pytest_llmbench.stats.dependence import SHORTEST_SERIES, memory
 from pytest_llmbench.stats.runs import (
     OPEN,
     FloatArray,
@@ -150,7 +159,7 @@ def spread(
 
     ``tested``: whether the lowest cosines count alone where the spectrum rises towards them. ``skewed``:
     whether the skewness is asked for; else it is 0. ``seed``: of the resamples, where a bootstrap was asked
-    for (:mod:`~pytest_llmbench.stats.block_bootstrap`).
+    for (:mod:`~pytest_llmbench.stats.spectral`).
     """
     runs = as_runs(samples)
     n = sum(map(len, runs))
@@ -163,7 +172,7 @@ def spread(
     if scale == 0.0 or is_constant(every):
         return Spread(0.0, float(n - 1), 0.0, float(n))
     centred = tuple((run - centre) / scale for run in runs)
-    drawn = block_bootstrap.draw(centred, lags, seed) if block_bootstrap.is_chosen() else None
+    drawn = draw_blocks(centred, lags, seed) if bootstrap_is_chosen() else None
     within = _within(centred, lags, tested) if drawn is None else drawn[:2]
     variance, freedom = _between(centred, *within)
     single = mean_of(np.square(pooled(centred)))
@@ -403,3 +412,54 @@ def _skewness(runs: Runs, batch: int) -> float:
     if variance <= 0.0:
         return 0.0
     return float(mean_of(every**3) / variance**1.5 / math.sqrt(len(every)))
+
+
+Intervals = Literal["analytic", "bootstrap"]
+RESAMPLES = 1999
+_BLOCK_MEMORIES, _MOST_BLOCKS, _FEWEST_BLOCKS = 2, 100, 6
+
+_chosen: ContextVar[Intervals] = ContextVar("intervals", default="analytic")
+
+
+def choose_intervals(intervals: Intervals) -> None:
+    """Set the kind of intervals for this context from here on."""
+    _chosen.set(intervals)
+
+
+@contextmanager
+def intervals_chosen(intervals: Intervals) -> Iterator[None]:
+    token = _chosen.set(intervals)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def bootstrap_is_chosen() -> bool:
+    return _chosen.get() == "bootstrap"
+
+
+def draw_blocks(runs: Runs, lags: int, seed: int) -> tuple[float, float, FloatArray] | None:
+    """The variance of the mean of all runs, its degrees of freedom, and the studentised means of resamples in
+    ascending order; ``None`` for fewer than six blocks, or blocks that do not differ."""
+    n = sum(map(len, runs))
+    longest = max(1, n // _FEWEST_BLOCKS)
+    length = min(longest, min(map(len, runs)), max(_BLOCK_MEMORIES * lags, math.ceil(n / _MOST_BLOCKS)))
+    apart = np.concatenate([_block_means(run, length)[::length] for run in runs])
+    count = len(apart)
+    if count < _FEWEST_BLOCKS or float(np.ptp(apart)) == 0.0:
+        return None
+    every = np.concatenate([_block_means(run, length) for run in runs])
+    drawn = every[np.random.default_rng([seed, n]).integers(len(every), size=(RESAMPLES, count))]
+    errors = drawn.std(axis=1, ddof=1) / math.sqrt(count)
+    usable = errors > 1e-9 * float(np.max(errors))
+    if not usable.any():
+        return None
+    studentised = (drawn.mean(axis=1) - float(every.mean()))[usable] / errors[usable]
+    return float(np.var(apart, ddof=1)) / count, count - 1.0, np.sort(studentised)
+
+
+def _block_means(run: FloatArray, length: int) -> FloatArray:
+    """The means of all blocks of this length, one beginning at every sample."""
+    sums = np.cumsum(np.concatenate(([0.0], run)))
+    return np.asarray((sums[length:] - sums[:-length]) / length, dtype=np.float64)

@@ -249,7 +249,7 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     assert not {name for name in ours if name.startswith(("simulator", "compliance"))}
     assert not ours & {
         "generator.run", "harness.judging", "probes.disclosure", "probes.sut_schema", "store.baselines",
-        "tokens.hugging_face", "extras.websocket", "stats.interim",
+        "tokens.hugging_face", "extras.websocket", "stats.looks",
     }  # fmt: skip
     assert "pytest_llmbench.harness.sut.launched" not in loaded
     assert not {"pytest_llmbench.extras.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded
@@ -267,4 +267,4 @@ def test_a_measuring_process_imports_what_measures() -> None:
     assert not packages & {"harness", "methodology", "metrics", "probes", "simulator", "store"}
     assert not {
         name for name in ours if name.startswith(("pytest_llmbench.stats.", "pytest_llmbench.wire.apis"))
-    } - {"pytest_llmbench.stats.failing", "pytest_llmbench.stats.interim"}, "the latter alone imports nothing"
+    } - {"pytest_llmbench.stats.failing"}

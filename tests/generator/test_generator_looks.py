@@ -16,7 +16,7 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, Watched
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.stats.interim import look_taker
+from pytest_llmbench.stats.failing import look_taker
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.metrics.memory_pressure import preemption_rate
+from pytest_llmbench.metrics.kv_cache import preemption_rate
 from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import window_of
 from pytest_llmbench.model.observation import Observation

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.metrics.buckets import EDGES, LABELS, by_input_length
 from pytest_llmbench.metrics.definitions import is_metric
+from pytest_llmbench.metrics.input_lengths import EDGES, LABELS, by_input_length
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.records import MISSING
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.metrics import itl, latency, throughput
-from pytest_llmbench.metrics.in_flight import growth_in_flight, tokens_in_flight
-from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
+from pytest_llmbench.metrics.balance import growth_in_flight, tokens_in_flight
+from pytest_llmbench.metrics.kv_cache import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import Window, submitted_inside
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records

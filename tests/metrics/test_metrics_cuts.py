@@ -9,13 +9,13 @@ import pytest
 from metric_rows import EPOCH_NS, row
 
 from pytest_llmbench.metrics.balance import completion_balance
-from pytest_llmbench.metrics.goodput import goodput_share
+from pytest_llmbench.metrics.kv_cache import out_of_memory_errors, preemption_recovery_rate
 from pytest_llmbench.metrics.latency import FAMILIES
-from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, preemption_recovery_rate
 from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, session_goodput
 from pytest_llmbench.metrics.throughput import (
     Window,
     completion_rate,
+    goodput_share,
     input_token_throughput,
     planned_cuts,
     request_throughput,
@@ -25,7 +25,7 @@ from pytest_llmbench.model.plan import Looks, Watched
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.failing import FailureWatch
-from pytest_llmbench.stats.interim.looks import LookTaker
+from pytest_llmbench.stats.looks import LookTaker
 
 MS = 1_000_000
 

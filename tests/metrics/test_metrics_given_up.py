@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.metrics.buckets import by_input_length, given_up_by_length
+from pytest_llmbench.metrics.input_lengths import by_input_length, given_up_by_length
 from pytest_llmbench.metrics.itl import itl_distribution, itl_samples
 from pytest_llmbench.metrics.jobs import job_metrics
 from pytest_llmbench.metrics.latency import distribution_of, distributions, ttft_input_tokens, ttft_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from metric_rows import EPOCH_NS, row
 
-from pytest_llmbench.metrics.in_flight import tokens_in_flight
+from pytest_llmbench.metrics.balance import tokens_in_flight
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records

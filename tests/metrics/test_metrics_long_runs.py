@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.metrics import chunking, itl, latency, server_side, throughput
-from pytest_llmbench.metrics.in_flight import tokens_in_flight
+from pytest_llmbench.metrics.balance import tokens_in_flight
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, Records
 from pytest_llmbench.stats import clusters

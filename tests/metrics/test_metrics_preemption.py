@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from metric_rows import row
 
-from pytest_llmbench.metrics.memory_pressure import preemption_loss, preemption_rate, preemption_recovery_rate
+from pytest_llmbench.metrics.kv_cache import preemption_loss, preemption_rate, preemption_recovery_rate
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.ratios import exact_share_interval
 
 
 def request(index: int, preemptions: int | None, tokens: int | None = None, ok: bool = True):  # type: ignore[no-untyped-def]

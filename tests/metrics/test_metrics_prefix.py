@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from metric_rows import row
 
-from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share
+from pytest_llmbench.metrics.kv_cache import cache_hit_rate, cached_input_share
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 

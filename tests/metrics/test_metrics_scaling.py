@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from metric_rows import row
 
-from pytest_llmbench.metrics.scaling import length_group, ms_per_1k_tokens, prefill_scaling
+from pytest_llmbench.metrics.input_lengths import length_group, ms_per_1k_tokens, prefill_scaling
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition, is_metric
-from pytest_llmbench.metrics.prefix import ttft_reductions
+from pytest_llmbench.metrics.kv_cache import ttft_reductions
 from pytest_llmbench.metrics.session_figures import (
     hit_rate,
     job_metrics,

@@ -27,6 +27,7 @@ from queue_models import (
     standard_exponential,
 )
 
+from pytest_llmbench.metrics.fairness import jain, jain_interval, jain_spread
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_estimate, ratio_of_sums, share_estimate
 from pytest_llmbench.metrics.summary import distribution
@@ -34,12 +35,10 @@ from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.stats import fairness
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
-from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
-from pytest_llmbench.stats.proportion import Share, share_of, share_within
-from pytest_llmbench.stats.ratio import ratio_of
+from pytest_llmbench.stats.ratios import Share, ratio_of, share_of, share_within
 from pytest_llmbench.stats.runs import OPEN
+from pytest_llmbench.stats.spectral import Intervals, intervals_chosen
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -322,7 +321,7 @@ def measure(
             estimates = distribution("x", latencies(sample), backlog=waited(sample))
             yield [estimates[f"x.{statistic}"] for statistic in STATISTICS]
 
-    with chosen(intervals):
+    with intervals_chosen(intervals):
         return cells(found(), STATISTICS, model.truth)
 
 
@@ -477,10 +476,10 @@ def _figures(traffic: Traffic, random: np.random.Generator) -> list[Estimate]:
 
 
 def _jain_estimate(latencies: Sample, waits: Backlog | None = None) -> Estimate:
-    of = fairness.jain_spread(latencies)
+    of = jain_spread(latencies)
     few = of is None or of.worth < 30
-    ends = OPEN if few else fairness.jain_interval(latencies, of=of, backlog=waits)
-    return Estimate(fairness.jain_index(latencies), *ends, 0.95, len(latencies), "", "ratio")
+    ends = OPEN if few else jain_interval(latencies, of=of, backlog=waits)
+    return Estimate(jain(latencies), *ends, 0.95, len(latencies), "", "ratio")
 
 
 def _simulated_truths(traffic: Traffic) -> tuple[float, float]:
@@ -488,7 +487,7 @@ def _simulated_truths(traffic: Traffic) -> tuple[float, float]:
     _, busy = _requests(traffic, 200_000, random)
     latencies = _latencies(busy, random)
     gaps = np.repeat(latencies, 4) * random.gamma(2.0, 0.5, 4 * len(busy))
-    return float(fairness.jain_index(latencies) or 0.0), float(np.percentile(gaps, 95))
+    return float(jain(latencies) or 0.0), float(np.percentile(gaps, 95))
 
 
 def figures_table(replications: int) -> Iterator[str]:
@@ -524,7 +523,7 @@ def jain_table(replications: int) -> Iterator[str]:
     yield "|---:|---:|---|---|"
     for n in (1000, 5000):
         for common in (0.0, 2.0):
-            truth = fairness.jain_index(every + common) or 0.0
+            truth = jain(every + common) or 0.0
             rows = (
                 np.add(row, [[common], [0.0]])
                 for row in model.draw(n, replications, np.random.default_rng(9))
@@ -580,7 +579,7 @@ def rates(model: Model, replications: int) -> dict[str, Cell]:
 
 
 def _rates(sample: Sample, limit: float, random: np.random.Generator) -> list[Estimate]:
-    """As :mod:`pytest_llmbench.metrics.goodput` has them, in 400 slices; the tokens come at the end."""
+    """As :mod:`pytest_llmbench.metrics.throughput` has them, in 400 slices; the tokens come at the end."""
     ends, good = (sample[1] + sample[0]), sample[0] <= limit
     tokens = random.gamma(4.0, 25.0, len(good))
     edges = np.linspace(sample[1, 0], ends.max(), _SLICES + 1)

@@ -4,20 +4,26 @@ import numpy as np
 import pytest
 from queue_models import ar1
 
+from pytest_llmbench.metrics.fairness import jain_interval
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats import block_bootstrap
-from pytest_llmbench.stats.block_bootstrap import RESAMPLES, chosen, draw, is_chosen
-from pytest_llmbench.stats.fairness import jain_interval
-from pytest_llmbench.stats.percentile_intervals import series_memory
-from pytest_llmbench.stats.proportion import share_of
-from pytest_llmbench.stats.ratio import ratio_of
+from pytest_llmbench.stats.percentiles import series_memory
+from pytest_llmbench.stats.ratios import ratio_of, share_of
 from pytest_llmbench.stats.runs import FloatArray, Interval
-from pytest_llmbench.stats.spectral import mean_interval, spread, student_quantile
+from pytest_llmbench.stats.spectral import (
+    RESAMPLES,
+    bootstrap_is_chosen,
+    choose_intervals,
+    draw_blocks,
+    intervals_chosen,
+    mean_interval,
+    spread,
+    student_quantile,
+)
 
 
 def test_resamples_of_independent_samples_are_near_students() -> None:
     samples = np.random.default_rng(1).normal(size=1000)
-    found = draw((samples,), 1, 0)
+    found = draw_blocks((samples,), 1, 0)
     assert found is not None
     variance, freedom, studentised = found
     assert freedom == 99
@@ -28,42 +34,42 @@ def test_resamples_of_independent_samples_are_near_students() -> None:
 
 
 def test_the_skewness_of_the_samples_is_in_it() -> None:
-    found = draw((np.random.default_rng(2).lognormal(0, 1.5, 300),), 1, 0)
+    found = draw_blocks((np.random.default_rng(2).lognormal(0, 1.5, 300),), 1, 0)
     assert found is not None
     low, high = np.quantile(found[2], [0.025, 0.975])
     assert -low > 1.3 * high
 
 
 def test_few_blocks_and_constants_are_not_resampled() -> None:
-    assert draw((np.arange(5.0),), 1, 0) is None
-    assert draw((np.ones(1000),), 1, 0) is None
+    assert draw_blocks((np.arange(5.0),), 1, 0) is None
+    assert draw_blocks((np.ones(1000),), 1, 0) is None
 
 
 def test_the_seed_decides_and_nothing_else_does() -> None:
     samples = np.random.default_rng(3).exponential(size=500)
-    with chosen("bootstrap"):
+    with intervals_chosen("bootstrap"):
         one, other = distribution("x", samples), distribution("x", samples)
     assert one == other
-    first, second = draw((samples,), 1, 1), draw((samples,), 1, 2)
+    first, second = draw_blocks((samples,), 1, 1), draw_blocks((samples,), 1, 2)
     assert first is not None
     assert second is not None
     assert not np.array_equal(first[2], second[2])
 
 
 def test_it_is_chosen_for_a_while_only() -> None:
-    assert not is_chosen()
-    with chosen("bootstrap"):
-        assert is_chosen()
-    block_bootstrap.choose("bootstrap")
-    assert is_chosen()
-    block_bootstrap.choose("analytic")
-    assert not is_chosen()
+    assert not bootstrap_is_chosen()
+    with intervals_chosen("bootstrap"):
+        assert bootstrap_is_chosen()
+    choose_intervals("bootstrap")
+    assert bootstrap_is_chosen()
+    choose_intervals("analytic")
+    assert not bootstrap_is_chosen()
 
 
 def test_every_figure_has_one() -> None:
     samples = np.exp(0.5 * ar1(0.3, 1000, np.random.default_rng(4)))
     analytic = distribution("x", samples)
-    with chosen("bootstrap"):
+    with intervals_chosen("bootstrap"):
         found = distribution("x", samples)
         assert ratio_of(samples, np.ones(1000)).interval(0.95).lower is not None
         share = share_of((samples > 1).astype(float))
@@ -82,7 +88,7 @@ def test_coverage_of_the_mean(correlation: float) -> None:
     held, truth = [], float(np.exp(0.125))
     for seed in range(200):
         samples = np.exp(0.5 * ar1(correlation, 1000, np.random.default_rng([41, seed])))
-        with chosen("bootstrap"):
+        with intervals_chosen("bootstrap"):
             mean = interval_of_mean(samples)
             if seed == 0:  # the interval of the mean alone is the one that is reported
                 reported = distribution("x", samples)["x.mean"]
@@ -100,6 +106,6 @@ def interval_of_mean(samples: FloatArray) -> Interval:
 def test_runs_that_differ_are_the_units() -> None:
     random = np.random.default_rng(5)
     runs = [random.exponential(size=500) + shift for shift in (1.0, 2.0, 3.0)]
-    with chosen("bootstrap"):
+    with intervals_chosen("bootstrap"):
         mean = distribution("x", runs)["x.mean"]
     assert "t with 2 degrees of freedom" in mean.method

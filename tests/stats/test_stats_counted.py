@@ -7,8 +7,8 @@ import pytest
 
 from pytest_llmbench.stats import dependence
 from pytest_llmbench.stats.counted import percentiles_of_counts
-from pytest_llmbench.stats.growth import in_flight_steps, segment_means, time_under_way
 from pytest_llmbench.stats.percentiles import percentiles
+from pytest_llmbench.stats.stationarity import in_flight_steps, segment_means, time_under_way
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 1000])

@@ -13,7 +13,7 @@ from queue_models import ar1, mm1_percentile, mm1_waits
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import EstimateKind
 from pytest_llmbench.stats.crude import Crude, level_factor
-from pytest_llmbench.stats.proportion import share_within
+from pytest_llmbench.stats.ratios import share_within
 from pytest_llmbench.stats.spectral import Spread
 
 KNOWN = Spread(error=0.5, freedom=1e9, skewness=0.0, worth=10.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.stats.deciding import CHANCE, LEAST, MOST, chance, times_to_close, times_to_decide
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.ratios import exact_share_interval
 from pytest_llmbench.stats.runs import Interval
 
 Z = 1.959963984540054

@@ -22,15 +22,14 @@ def test_independent_requests_are_judged_rightly_and_soon() -> None:
 
 def test_looking_at_plain_intervals_would_be_wrong_far_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same simulation sees an error where there is one: every look at 95 %, none of them cautious."""
-    from pytest_llmbench.stats.interim import estimates as look_estimates
-    from pytest_llmbench.stats.interim import looks
-    from pytest_llmbench.stats.interim.boundaries import PlannedLook
+    from pytest_llmbench.stats import looks
+    from pytest_llmbench.stats.looks import PlannedLook, estimate
 
     plain = tuple(PlannedLook(n, 0.025) for n in range(100, 2_001, 100))
     monkeypatch.setattr(looks, "planned_looks", lambda *_args, **_more: plain)
     monkeypatch.setattr(looks, "is_enough", lambda *_: True)
     monkeypatch.setattr(looks, "batch_size", lambda series, _tail: float(len(series)))
-    careful = look_estimates.estimate
+    careful = estimate
 
     def plainly(watched: object, values: object, tail: float, _: object = None, **_more: object) -> object:
         return careful(watched, values, tail, lambda series, _: float(len(series)))  # type: ignore[arg-type]

@@ -6,29 +6,29 @@ import numpy as np
 import pytest
 from queue_models import ar1
 
-from pytest_llmbench.stats.backlog import Backlog
-from pytest_llmbench.stats.fairness import (
-    jain_index,
+from pytest_llmbench.metrics.fairness import (
+    jain,
     jain_interval,
     jain_of_means_interval,
     jain_spread,
     starvation,
 )
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.spectral import mean_interval, spread, upper_end
 
 
 def test_jain_of_known_shares() -> None:
-    assert jain_index(np.array([1.0, 1.0, 1.0])) == 1.0
-    assert jain_index(np.array([1.0, 0.0, 0.0, 0.0])) == 0.25
-    assert jain_index(np.array([1.0, 2.0, 3.0])) == pytest.approx(36 / 42)
-    assert jain_index(np.array([1e200, 2e200, 3e200])) == pytest.approx(36 / 42)
+    assert jain(np.array([1.0, 1.0, 1.0])) == 1.0
+    assert jain(np.array([1.0, 0.0, 0.0, 0.0])) == 0.25
+    assert jain(np.array([1.0, 2.0, 3.0])) == pytest.approx(36 / 42)
+    assert jain(np.array([1e200, 2e200, 3e200])) == pytest.approx(36 / 42)
 
 
 def test_jain_is_undefined_without_shares() -> None:
-    assert jain_index(np.array([])) is None
-    assert jain_index(np.zeros(4)) is None
+    assert jain(np.array([])) is None
+    assert jain(np.zeros(4)) is None
     with pytest.raises(ValueError, match="not negative"):
-        jain_index(np.array([1.0, -1.0]))
+        jain(np.array([1.0, -1.0]))
     assert jain_interval(np.zeros(50)) == (None, None)
     assert jain_interval(np.array([3.0])) == (None, None)
 
@@ -38,7 +38,7 @@ def test_the_error_of_jain_is_that_of_many_samples() -> None:
     random = np.random.default_rng(0)
     squares = []
     for _ in range(400):
-        index = jain_index(random.gamma(4.0, size=1000))
+        index = jain(random.gamma(4.0, size=1000))
         assert index is not None
         squares.append(1 / index - 1)
     of = jain_spread(random.gamma(4.0, size=1000))
@@ -62,7 +62,7 @@ def test_the_interval_holds_the_index_of_longer_waits() -> None:
     latencies = waits + np.random.default_rng(2).exponential(size=2000)
     of = Backlog((waits,), 8.0)
     plain, found = jain_interval(latencies), jain_interval(latencies, backlog=of)
-    index, better = jain_index(latencies), jain_index(of.drawn_out(latencies)[0])
+    index, better = jain(latencies), jain(of.drawn_out(latencies)[0])
     assert index is not None
     assert better is not None
     assert better > index
@@ -74,7 +74,7 @@ def test_waits_that_are_in_no_sample_leave_the_interval_as_it_is() -> None:
     random = np.random.default_rng(2)
     waits, shares = random.exponential(size=2000), random.gamma(4.0, size=2000)
     of = Backlog((waits,), 8.0)
-    assert jain_index(of.drawn_out(shares)[0]) != pytest.approx(jain_index(shares), rel=0.01)
+    assert jain(of.drawn_out(shares)[0]) != pytest.approx(jain(shares), rel=0.01)
     assert jain_interval(shares, backlog=of) == jain_interval(shares)
 
 
@@ -85,7 +85,7 @@ def test_equal_shares_are_certain() -> None:
 def test_the_interval_stays_within_the_range_of_the_index_and_around_it() -> None:
     for seed in range(20):
         x = np.random.default_rng(seed).lognormal(sigma=0.7, size=60)
-        point = jain_index(x)
+        point = jain(x)
         lower, upper = jain_interval(x)
         assert upper is not None
         assert point is not None
@@ -113,7 +113,7 @@ def test_one_excursion_leaves_a_lower_end_of_jain() -> None:
     assert mean_interval((squares,), of=spread((squares,), lags=400)).upper is None
     lower, upper = jain_interval(x)
     assert lower is not None
-    assert 0.3 < lower < 0.8 < jain_index(x) < upper
+    assert 0.3 < lower < 0.8 < jain(x) < upper
 
 
 def test_dependence_widens_the_interval_of_jain() -> None:
@@ -154,7 +154,7 @@ def class_means(truth: tuple[float, ...], seed: int, n: int = 400) -> list[np.nd
 @pytest.mark.parametrize("truth", [(2.0, 2.0), (2.0, 2.0, 2.0), (1.0, 1.6), (1.0, 1.2, 3.0)])
 def test_coverage_of_jain_over_means(truth: tuple[float, ...]) -> None:
     """Alike in truth is the hard case: no resample reaches an index of 1."""
-    value = jain_index(np.array(truth))
+    value = jain(np.array(truth))
     assert value is not None
     held = []
     for seed in range(100):
@@ -214,7 +214,7 @@ def test_a_floor_far_below_decides_where_the_error_has_no_bound() -> None:
     for _ in range(60):
         samples = np.repeat(np.exp(random.normal(size=800)), 4)
         of, lower = jain_spread(samples), jain_interval(samples).lower
-        square = 1 / (jain_index(samples) or 1.0) - 1
+        square = 1 / (jain(samples) or 1.0) - 1
         held += lower is None or lower <= truth
         closed += lower is not None
         by_moments += lower is not None and of is not None and upper_end(square, of, 0.95, 1.5) is None

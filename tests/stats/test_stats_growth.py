@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.stats.growth import (
+from pytest_llmbench.stats.stationarity import (
     Steps,
     gauge_steps,
     growth,

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.stats.order_statistics import percentile_interval, ranks, samples_required
-from pytest_llmbench.stats.percentiles import percentile
+from pytest_llmbench.stats.percentiles import ordered_percentile_interval, percentile, ranks, samples_required
 
 
 @pytest.mark.parametrize(("q", "needed"), [(50, 6), (90, 36), (95, 72), (99, 368), (99.9, 3688), (1, 368)])
@@ -29,7 +28,7 @@ def test_same_interval_as_scipy(n: int, q: float) -> None:
 
     samples = np.random.default_rng(n).lognormal(size=n)
     reference = quantile_test(samples, p=q / 100).confidence_interval(0.95)
-    ours = percentile_interval(np.sort(samples), q)
+    ours = ordered_percentile_interval(np.sort(samples), q)
     for mine, theirs in zip(ours, reference, strict=True):
         assert (mine is None and math.isnan(theirs)) or mine == theirs
 
@@ -41,19 +40,19 @@ def test_known_ranks() -> None:
 
 def test_the_end_without_support_is_open() -> None:
     ordered = np.arange(100.0)
-    lower, upper = percentile_interval(ordered, 99)
+    lower, upper = ordered_percentile_interval(ordered, 99)
     assert lower is not None
     assert upper is None
-    assert percentile_interval(ordered, 1)[0] is None
-    assert percentile_interval(np.array([]), 50) == (None, None)
+    assert ordered_percentile_interval(ordered, 1)[0] is None
+    assert ordered_percentile_interval(np.array([]), 50) == (None, None)
 
 
 def test_fewer_effective_samples_widen_and_then_open() -> None:
     ordered = np.arange(10_000.0)
-    full = percentile_interval(ordered, 99)
-    tenth = percentile_interval(ordered, 99, effective_n=1000.0)
-    open_above = percentile_interval(ordered, 99, effective_n=367.9)
-    assert full == percentile_interval(ordered, 99, effective_n=10_000.0)
+    full = ordered_percentile_interval(ordered, 99)
+    tenth = ordered_percentile_interval(ordered, 99, effective_n=1000.0)
+    open_above = ordered_percentile_interval(ordered, 99, effective_n=367.9)
+    assert full == ordered_percentile_interval(ordered, 99, effective_n=10_000.0)
     assert tenth[0] < full[0] < full[1] < tenth[1]  # type: ignore[operator]
     assert open_above[1] is None
     # The spread grows with the square root of what the samples are worth.

@@ -7,13 +7,14 @@ import pytest
 from queue_models import ar1, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats import order_statistics, percentile_intervals
-from pytest_llmbench.stats.percentile_intervals import (
+from pytest_llmbench.stats import percentiles
+from pytest_llmbench.stats.percentiles import (
     Worth,
     bounded_by_higher,
     in_order,
     median_worth,
     ordered_interval,
+    ordered_percentile_interval,
     percentile_interval,
     percentile_worth,
     percentile_worths,
@@ -62,7 +63,7 @@ def test_a_median_between_two_levels_is_worth_what_their_turns_are(
     samples = np.where(slow, 3.0, 1.0) * (1 + 0.1 * random.exponential(size=1000))
     turns = median_worth(slow.astype(float), lags=series_memory(samples)).samples
     assert percentile_worth(samples, 50.0).samples < 1.2 * turns
-    monkeypatch.setattr(percentile_intervals, "_MUCH_LESS", 0.0)
+    monkeypatch.setattr(percentiles, "_MUCH_LESS", 0.0)
     assert percentile_worth(samples, 50.0).samples > 2 * turns
 
 
@@ -85,14 +86,14 @@ def test_of_certain_worth_the_interval_is_that_of_order_statistics() -> None:
     ordered = np.arange(1.0, 1001.0)
     certain = Worth(1000.0, 1e9)
     for q in (50.0, 99.0):
-        plain = order_statistics.percentile_interval(ordered, q, effective_n=certain.discounted(0.95))
+        plain = ordered_percentile_interval(ordered, q, effective_n=certain.discounted(0.95))
         assert ordered_interval(ordered, q, certain) == plain
 
 
 def test_the_upper_end_alone_is_moved_out() -> None:
     ordered = np.sort(np.random.default_rng(2).exponential(size=5000))
     worth = Worth(500.0, 1e9)
-    plain = order_statistics.percentile_interval(ordered, 90.0, effective_n=worth.discounted(0.95))
+    plain = ordered_percentile_interval(ordered, 90.0, effective_n=worth.discounted(0.95))
     lower, upper = ordered_interval(ordered, 90.0, worth)
     assert lower == plain.lower
     assert upper is not None

@@ -8,8 +8,8 @@ from queue_models import ar1, mm1_percentile, mm1_waits
 
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.dependence import exceedances
-from pytest_llmbench.stats.percentile_intervals import median_worth, percentile_worth, series_memory
-from pytest_llmbench.stats.proportion import exact_share_interval, share_of, share_within
+from pytest_llmbench.stats.percentiles import median_worth, percentile_worth, series_memory
+from pytest_llmbench.stats.ratios import exact_share_interval, share_of, share_within
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (990, 1000), (1, 1)])

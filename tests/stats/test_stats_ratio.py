@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from queue_models import ar1
 
-from pytest_llmbench.stats.ratio import ratio_of
+from pytest_llmbench.stats.ratios import ratio_of
 
 
 def test_the_point_is_the_ratio_of_sums() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.stats.scaling import Group, power_law, straight_line
+from pytest_llmbench.metrics.input_lengths import Group, power_law, straight_line
 
 DRAFT = {1024: 89.0, 4096: 289.0, 16384: 1023.0, 65536: 4234.0, 131072: 9123.0}
 """Context length and mean TTFT of the draft's example (section 5.9)."""

@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from pytest_llmbench.stats.interim.boundaries import (
+from pytest_llmbench.stats.looks import (
     LEAST_TAIL,
     MOST_LOOKS,
     batch_size,
     planned_looks,
     spent,
 )
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.ratios import exact_share_interval
 
 
 def boundaries(most: int, every: int, alpha: float) -> list[float]:

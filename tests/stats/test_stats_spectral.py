@@ -8,7 +8,7 @@ from queue_models import ar1, mm1_waits
 from scipy import stats
 from scipy.fft import dct
 
-from pytest_llmbench.stats.memory import memory
+from pytest_llmbench.stats.dependence import memory
 from pytest_llmbench.stats.spectral import (
     Spread,
     mean_interval,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from queue_models import ar1, mm1_waits
 
-from pytest_llmbench.stats.steady import change_across, drift, warm_up_end
+from pytest_llmbench.stats.stationarity import change_across, drift, warm_up_end
 
 
 def test_a_level_series_does_not_change() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wire_events import DONE, chat, sse
 
 from pytest_llmbench.metrics import chunking, itl, latency, throughput
-from pytest_llmbench.metrics.in_flight import tokens_in_flight
+from pytest_llmbench.metrics.balance import tokens_in_flight
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

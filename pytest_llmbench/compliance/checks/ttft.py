@@ -15,7 +15,7 @@ from pytest_llmbench.compliance.evidence_view import (
     has_first_token,
     reported,
 )
-from pytest_llmbench.metrics.buckets import EDGES
+from pytest_llmbench.metrics.input_lengths import EDGES
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.fact_keys import (
     COLD_START,

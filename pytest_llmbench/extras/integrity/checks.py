@@ -24,7 +24,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.ratios import exact_share_interval
 from pytest_llmbench.stats.runs import FloatArray
 
 _LEVEL = 0.95

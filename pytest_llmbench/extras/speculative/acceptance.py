@@ -30,7 +30,7 @@ from pytest_llmbench.metrics.latency import streamed_tokens
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import ACCEPTED_AT, EngineReadings
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.ratios import exact_share_interval
 
 _LEVEL = 0.95
 _Z = NormalDist().inv_cdf((1 + _LEVEL) / 2)

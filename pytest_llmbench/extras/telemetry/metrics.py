@@ -14,7 +14,7 @@ from pytest_llmbench.metrics.ratios import ratio_estimate
 from pytest_llmbench.metrics.throughput import SLICES, Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.telemetry import DeviceSeries, Kind, Quantity, Telemetry
-from pytest_llmbench.stats.ratio import ratio_of
+from pytest_llmbench.stats.ratios import ratio_of
 
 GIB = 2**30
 _LEVEL = 0.95

@@ -3,7 +3,7 @@
 Loads of the author's choice are cut into runs, as many as fit: where arms are compared the runs decide, since
 requests of one run share its weather. After each round of the arms there is a look, and the test ends at the
 first that decides every comparison. The looks share the error that one of them would have (Lan and DeMets
-1983, see stats/interim/boundaries.py; nominal levels with Student's t, Jennison and Turnbull 2000, ch. 11).
+1983, see stats/looks.py; nominal levels with Student's t, Jennison and Turnbull 2000, ch. 11).
 
 A load that is not compared goes on until its limits are decided: an open loop by looks at its requests
 (``requests="auto"``), a job by further runs. Tests that search take the time that they take.
@@ -35,7 +35,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.stats.interim.boundaries import planned_looks, spent_sooner
+from pytest_llmbench.stats.looks import planned_looks, spent_sooner
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
 ALPHA = 0.03

@@ -22,7 +22,7 @@ from pytest_llmbench.errors import shown
 from pytest_llmbench.methodology.given import OF_CHURN
 from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
 from pytest_llmbench.metrics import latency
-from pytest_llmbench.metrics.buckets import EDGES, LABELS
+from pytest_llmbench.metrics.input_lengths import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
@@ -43,7 +43,7 @@ from pytest_llmbench.model.plan import (
     judged_name,
 )
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.stats.interim import look_taker
+from pytest_llmbench.stats.failing import look_taker
 from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 
@@ -381,8 +381,8 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
 
 def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> dict[str, Estimate]:
     # Imported here, as below: loads whose limits are judged on the plain metrics need none of it.
-    from pytest_llmbench.stats.interim.estimates import estimate
-    from pytest_llmbench.stats.interim.samples import Ends, values
+    from pytest_llmbench.stats.look_samples import Ends, values
+    from pytest_llmbench.stats.looks import estimate
 
     found = {}
     for each in parameters.objectives:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.metrics.differences import in_both
-from pytest_llmbench.metrics.prefix import ttft_reductions, with_zeros
+from pytest_llmbench.metrics.kv_cache import ttft_reductions, with_zeros
 from pytest_llmbench.metrics.session_figures import (
     cached_share,
     hit_rate,

@@ -14,8 +14,7 @@ from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.stats.crude import crude_samples_required
-from pytest_llmbench.stats.order_statistics import samples_required
-from pytest_llmbench.stats.percentiles import PERCENTILES
+from pytest_llmbench.stats.percentiles import PERCENTILES, samples_required
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 _TAIL = 0.025

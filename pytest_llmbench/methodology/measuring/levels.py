@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.measuring.saturation import Reference, long_tail, overload
 from pytest_llmbench.metrics import latency, throughput
-from pytest_llmbench.metrics.balance import steadiness
-from pytest_llmbench.metrics.in_flight import Queue, queue_of
+from pytest_llmbench.metrics.balance import Queue, queue_of, steadiness
 from pytest_llmbench.metrics.throughput import Window, level_window, submitted_inside
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation

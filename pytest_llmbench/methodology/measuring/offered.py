@@ -18,7 +18,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.result import NOT_OFFERED, Level
-from pytest_llmbench.stats.queues import batching
+from pytest_llmbench.stats import batching
 
 
 def send_lag(run: Observation) -> Finding | None:

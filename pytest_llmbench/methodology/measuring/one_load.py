@@ -36,7 +36,7 @@ from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.uncertainty import limits_at_stake, with_uncertainty
-from pytest_llmbench.metrics.buckets import LABELS
+from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.overload import as_overloaded, overload, with_slots
 from pytest_llmbench.metrics.throughput import (
@@ -57,7 +57,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import JUDGED, LoadPlan, Quantity
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
-from pytest_llmbench.stats.queues.batching import as_lasting
+from pytest_llmbench.stats.batching import as_lasting
 from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 

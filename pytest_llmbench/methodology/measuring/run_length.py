@@ -15,7 +15,7 @@ from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.stats.backlog import FEWEST
-from pytest_llmbench.stats.queues.batching import ENOUGH, FullLoad, load_at_full_slots
+from pytest_llmbench.stats.batching import ENOUGH, FullLoad, load_at_full_slots
 from pytest_llmbench.stats.spectral import normal_quantile
 
 RUN_LEVEL, FEWEST_WAITED, MOST_TIMES_LONGER = 0.95, 5, 16

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pytest_llmbench.metrics.balance import COMPLETION_SHARE, completion_balance
-from pytest_llmbench.metrics.in_flight import Queue
+from pytest_llmbench.metrics.balance import COMPLETION_SHARE, Queue, completion_balance
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.draft import TAIL_FACTOR
 from pytest_llmbench.model.estimate import Estimate

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.pressure import PressedLevels, signs_of
-from pytest_llmbench.metrics.prefix import zeros_of
+from pytest_llmbench.metrics.kv_cache import zeros_of
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
 from pytest_llmbench.model.cells import Amount, Cell, Figure, cells

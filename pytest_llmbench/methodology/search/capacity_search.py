@@ -20,7 +20,7 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice, part_
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.search.bracketing import Level, Tried, doubling, tried_levels
 from pytest_llmbench.methodology.search.probing import ceilings
-from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
+from pytest_llmbench.metrics.kv_cache import out_of_memory_errors, timeouts
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason

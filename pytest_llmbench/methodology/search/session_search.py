@@ -22,8 +22,7 @@ from pytest_llmbench.methodology.measuring.session_probes import paused_s
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.search.bracketing import Level, Tried, doubling, tried_levels
 from pytest_llmbench.methodology.search.probing import OpenEnd
-from pytest_llmbench.metrics.balance import COMPLETION_SHARE
-from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
+from pytest_llmbench.metrics.balance import COMPLETION_SHARE, IN_FLIGHT, Queue, growth_in_flight, queue_of
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason

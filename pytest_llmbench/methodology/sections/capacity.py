@@ -32,8 +32,8 @@ from pytest_llmbench.methodology.search.capacity_search import (
     find_capacity,
     level_plan,
 )
-from pytest_llmbench.metrics.in_flight import tokens_in_flight
-from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_memory_errors
+from pytest_llmbench.metrics.balance import tokens_in_flight
+from pytest_llmbench.metrics.kv_cache import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import level_window
 from pytest_llmbench.model.cells import Amount, Cell, Row, cells

@@ -25,9 +25,8 @@ from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.metrics.goodput import good, goodput, uncounted
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
-from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
+from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, good, goodput, rates, uncounted
 from pytest_llmbench.model.cells import Cell, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding

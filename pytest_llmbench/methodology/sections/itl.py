@@ -36,8 +36,14 @@ from pytest_llmbench.methodology.sections.itl_method import (
 from pytest_llmbench.methodology.uncertainty import late_gaps
 from pytest_llmbench.metrics.chunking import tokens_per_chunk
 from pytest_llmbench.metrics.differences import change
-from pytest_llmbench.metrics.gaps import Option
-from pytest_llmbench.metrics.itl import ItlCounts, itl_distribution, itl_samples, jitter_ms, longest_pause_ms
+from pytest_llmbench.metrics.itl import (
+    ItlCounts,
+    Option,
+    itl_distribution,
+    itl_samples,
+    jitter_ms,
+    longest_pause_ms,
+)
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.cells import Amount, Cell, Row, cells, with_intervals

@@ -13,12 +13,12 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
-from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import (
     ASKED,
     MOST_MISFITS,
     TBC,
     ItlCounts,
+    Option,
     choose_option,
     itl_samples,
     server_clock_holds,

@@ -27,7 +27,12 @@ from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics import latency
-from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
+from pytest_llmbench.metrics.input_lengths import (
+    PrefillScaling,
+    length_group,
+    ms_per_1k_tokens,
+    prefill_scaling,
+)
 from pytest_llmbench.metrics.server_side import LEAST_READ_SHARE
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals

@@ -46,7 +46,7 @@ from pytest_llmbench.methodology.search.capacity_search import (
     find_capacity,
     level_plan,
 )
-from pytest_llmbench.metrics.memory_pressure import (
+from pytest_llmbench.metrics.kv_cache import (
     out_of_memory_errors,
     preemption_loss,
     preemption_rate,

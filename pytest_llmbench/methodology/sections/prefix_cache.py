@@ -51,7 +51,7 @@ from pytest_llmbench.metrics.differences import (
     unlike_machines,
     unlike_prefill,
 )
-from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, with_zeros
+from pytest_llmbench.metrics.kv_cache import cache_hit_rate, cached_input_share, with_zeros
 from pytest_llmbench.metrics.server_side import cached_input, tells_cached
 from pytest_llmbench.model.cells import Row, cells
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF

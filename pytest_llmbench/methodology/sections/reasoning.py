@@ -29,8 +29,7 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics import reasoning as measured
-from pytest_llmbench.metrics.gaps import Option
-from pytest_llmbench.metrics.itl import itl_distribution
+from pytest_llmbench.metrics.itl import Option, itl_distribution
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Figure, Row, cells, with_intervals

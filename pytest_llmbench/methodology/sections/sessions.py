@@ -72,7 +72,6 @@ from pytest_llmbench.methodology.search.session_search import (
     session_level,
 )
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
-from pytest_llmbench.metrics.goodput import uncounted, unknown
 from pytest_llmbench.metrics.jobs import job_metrics as of_job
 from pytest_llmbench.metrics.jobs import job_share
 from pytest_llmbench.metrics.session_figures import (
@@ -84,7 +83,7 @@ from pytest_llmbench.metrics.session_figures import (
     slowdown_metrics,
     turn_metrics,
 )
-from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.metrics.throughput import rates, uncounted, unknown
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.fact_keys import LoadFact

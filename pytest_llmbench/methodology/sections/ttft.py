@@ -26,7 +26,7 @@ from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import STATISTICS, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import chunking, latency
-from pytest_llmbench.metrics.buckets import Bucket, by_input_length, given_up_by_length
+from pytest_llmbench.metrics.input_lengths import Bucket, by_input_length, given_up_by_length
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution

@@ -45,8 +45,7 @@ from pytest_llmbench.simulator.replay.load import (
 )
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
 from pytest_llmbench.simulator.replay.replica import ReplayReplica, slots_of, steps_of
-from pytest_llmbench.stats.failing import STREAK, FailureWatch
-from pytest_llmbench.stats.interim import look_taker
+from pytest_llmbench.stats.failing import STREAK, FailureWatch, look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:

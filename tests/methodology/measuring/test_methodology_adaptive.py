@@ -35,7 +35,7 @@ from pytest_llmbench.model.objective import (
 )
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import TestResult, WarmupReport
-from pytest_llmbench.stats.interim import look_taker
+from pytest_llmbench.stats.failing import look_taker
 
 
 def parameters(**given: Any) -> ttft.Parameters:

@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.sections import goodput, ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.objective import Objective, completion_rate, goodput_share, itl, ms, percent
 from pytest_llmbench.model.objective import ttft as first
-from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.ratios import exact_share_interval
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from canned_levels import QueueServer, canned_setting
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
-from pytest_llmbench.metrics.balance import Balance, completion_balance
-from pytest_llmbench.metrics.in_flight import IN_FLIGHT, WAITING, queue_of
+from pytest_llmbench.metrics.balance import IN_FLIGHT, WAITING, Balance, completion_balance, queue_of
 from pytest_llmbench.metrics.throughput import Window, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation

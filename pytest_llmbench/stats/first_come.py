@@ -14,7 +14,7 @@ do not fit, the slots seen (:func:`~pytest_llmbench.stats.backlog.slots_at_work`
 - Y ≥ 0, without memory, and unrelated to the number under way (95 %). Other orders of service, several queues
   behind a router, and slots that slow each other down leave part of the queue in Y.
 - Requests do not slow each other down, where times per token tell
-  (:func:`~pytest_llmbench.stats.queues.batching.slot_queue`): at half load Y hardly shows it.
+  (:func:`~pytest_llmbench.stats.batching.slot_queue`): at half load Y hardly shows it.
 - Gaps between sends without memory: no bursts.
 - Services no more varied than exponential ones: c_s² at most 1 + z √(8/n), and that of the excesses over
   their P90 at most 1 + z / √m. Waits behind heavier ones have no exponential tail.
@@ -47,13 +47,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import Backlog, Occupancy, SlotQueue, fewest_slots
-from pytest_llmbench.stats.dependence import SHORTEST_SERIES
-from pytest_llmbench.stats.growth import IntArray, in_flight_at
-from pytest_llmbench.stats.memory import memory
+from pytest_llmbench.stats.dependence import SHORTEST_SERIES, memory
+from pytest_llmbench.stats.percentiles import ordered_percentile_interval
 from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import normal_quantile
+from pytest_llmbench.stats.stationarity import IntArray, in_flight_at
 
 LOWEST = 99.0
 """The lowest percentile that can have such an end."""
@@ -131,7 +130,7 @@ class KnownQueue:
     def upper(self, q: float, level: float) -> float | None:
         """Upper end of the q-th percentile, in the samples' unit; ``None``: open."""
         n, z = len(self.own), normal_quantile(level)
-        independent = order_statistics.percentile_interval(self.samples, q, level=level).upper
+        independent = ordered_percentile_interval(self.samples, q, level=level).upper
         busiest = self.load.utilisation * math.exp(z * self.load.error)
         if q < LOWEST or independent is None or busiest >= 1:
             return None
