@@ -87,9 +87,10 @@ class Extra:
     """Name of a metric → its ``metrics.definitions.MetricDefinition``."""
     machine: Mapping[str, str] = field(default_factory=dict)
     """What samples the machine of a system during its loads, by name: ``figures``, function of a test's
-    parameters, its setting and its result that gives the result with what the machine told; ``sampled``,
-    function of a load generator and a ``harness.sut.endpoint.SampledMachine`` that gives one whose
-    Observations carry the telemetry; ``sampler``, class of the process that samples; ``file``, class called
+    parameters, its setting and its result that gives the result with what the machine told; ``accelerator``,
+    function of a ``harness.sut.endpoint.SampledMachine`` that gives the model of its accelerators;
+    ``sampled``, function of a load generator and such a machine that gives one whose Observations carry the
+    telemetry; ``sampler``, class of the process that samples; ``file``, class called
     with a path, which writes the readings of each load there."""
     arrivals: Mapping[str, str] = field(default_factory=dict)
     """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.schedule.ArrivalProcess``."""

@@ -1,6 +1,7 @@
 """Numbers that differ from place to place: ``p99_ms={"h100": 500, "mi300": 700}``.
 
-A place is a name of the session (``--llm-place=nightly``) or the accelerator that the SUT file names.
+A place is a name of the session (``--llm-place=nightly``) or the accelerator that the SUT file names, or its
+telemetry.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Place:
     names: tuple[str, ...] = ()
     """Its names by ``--llm-place``. They stand before the accelerator."""
     accelerator: str | None = None
-    """The accelerator by the SUT file, such as ``NVIDIA H100 SXM``; None: not known."""
+    """The accelerator by the SUT file or its telemetry, such as ``NVIDIA H100 SXM``; None: not known."""
 
     def key_of(self, values: Mapping[str, Any]) -> str | None:
         """The key of ``values`` that is meant here; None: none, or more than one name.
@@ -38,8 +39,8 @@ class Place:
 
     def __str__(self) -> str:
         named = f"--llm-place={','.join(self.names)}" if self.names else "--llm-place is not given"
-        known = f"the SUT file names {'no accelerator' if self.accelerator is None else self.accelerator}"
-        return f"{named}, {known}"
+        known = f"is {self.accelerator}" if self.accelerator else "is not known (SUT file or its telemetry)"
+        return f"{named}, the accelerator {known}"
 
 
 def here(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.methodology.parameters import TestParameters
     from pytest_llmbench.methodology.places import Place
     from pytest_llmbench.methodology.procedure import TestDefinition
+    from pytest_llmbench.model.objective import Objective
     from pytest_llmbench.model.result import TestResult
+    from pytest_llmbench.probes.disclosure import SUTFile
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ PLACE = pytest.StashKey[tuple[int, int]]()
 """The number of a marked test among the selected ones, from 1, and how many they are."""
 PLACE_HERE = pytest.StashKey["Place | None"]()
 """Where the session measures, found when the first marker asks for it."""
+SUT_FILE = pytest.StashKey["SUTFile | None"]()
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -82,6 +85,7 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
         # The same function parametrised fifty times makes the same mistake once.
         _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
         return
+    _warn_of_limits_of_nobody(config, [item for item, _ in marked])
     let_select(config, {item: item.stash[MARKED].names for item, _ in marked})
     for item, _ in marked:
         names = getattr(item, "fixturenames", None)
@@ -316,21 +320,33 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
 def _place(config: pytest.Config) -> Place | None:
     """Where the session measures; None where it measures nothing, or its SUT file is broken, which is told
     elsewhere."""
-    from pytest_llmbench.harness.sut.declared import sut_file_of
+    from pytest_llmbench.harness.sut.declared import accelerator_of
     from pytest_llmbench.methodology.places import Place
-    from pytest_llmbench.model.fact_keys import SUTFact
     from pytest_llmbench.plugin.session import SESSION
 
     if PLACE_HERE in config.stash:
         return config.stash[PLACE_HERE]
     settings, found = config.stash[SESSION].settings, None
     names = tuple(name for part in settings.place.split(",") if (name := part.strip()))
-    if names or has_endpoint(config) or settings.sut:
-        with suppress(SuiteError):
-            file = sut_file_of(settings)
-            found = Place(names, None if file is None else file.facts.value(SUTFact.ACCELERATOR_TYPE))
+    file = _sut_file(config)
+    if (names or has_endpoint(config) or settings.sut) and (file is not None or settings.sut is None):
+        found = Place(names, None if file is None else accelerator_of(settings, file))
     config.stash[PLACE_HERE] = found
     return found
+
+
+def _sut_file(config: pytest.Config) -> SUTFile | None:
+    """The SUT file; None without one, and where it is broken, which is told elsewhere."""
+    if not values(config)["sut"]:
+        return None
+    from pytest_llmbench.harness.sut.declared import sut_file_of
+    from pytest_llmbench.plugin.session import SESSION
+
+    if SUT_FILE not in config.stash:
+        config.stash[SUT_FILE] = None
+        with suppress(SuiteError):
+            config.stash[SUT_FILE] = sut_file_of(config.stash[SESSION].settings)
+    return config.stash[SUT_FILE]
 
 
 def _given_arrivals(config: pytest.Config) -> list[str]:
@@ -383,8 +399,7 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         given["workload"] = named[workload]
     elif isinstance(workload, Mapping):
         given["workload"] = {label: _part(label, entry, named) for label, entry in workload.items()}
-    if isinstance(given.get("limits_file"), str):
-        given |= _of_file(item, given, where)
+    given |= _kept_limits(item, given, where)
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
     parameters: TestParameters = build(
@@ -398,26 +413,56 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     return MarkedTest(chosen, parameters, all_marks(item), _limits(item), _wanted(item), parametrized)
 
 
-def _of_file(item: pytest.Item, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """``slo`` with the limits that the marker's file has for this test, and the path of that file.
+def _kept_limits(item: pytest.Item, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``slo`` with the limits that the marker's file and the SUT file have for this test, and the path of the
+    former.
 
-    A file without limits for the test is a mistake, as they would be missing silently; a calibration writes
-    them.
+    A file of the marker without limits for the test is a mistake, as they would be missing silently; a
+    calibration writes them.
     """
+    named, file = given.get("limits_file"), _sut_file(item.config)
+    if file is None and not isinstance(named, str):
+        return {}
+    from pytest_llmbench.methodology.places import here
+    from pytest_llmbench.store.limit_files import of_test, read_limits
+
+    name, kept = item.nodeid.partition("::")[2], dict[str, Any]()
+    sources, mistakes = dict[str, Mapping[str, Any]](), list[str]()
+    if isinstance(named, str):
+        path = Path(os.path.relpath(item.path.parent / named))
+        kept["limits_file"] = str(path)
+        if not values(item.config)["calibrate"]:
+            sources[f"limits {path}"] = of_test(read_limits(path), name)
+            if not sources[f"limits {path}"]:
+                raise SuiteError(f"{path} has no limits of {name}", where=where, remedy=_WRITE)
+    tables = {} if file is None else {at: of_test(own, name) for at, own in file.tables.limits.items()}
+    if file is not None and any(tables.values()):
+        by_place = {at: own for at, own in tables.items() if own}
+        chosen, mistakes = here({f"limits of {name}": by_place}, lambda _: True, lambda: _place(item.config))
+        sources |= {} if mistakes else {f"SUT file {file.path}": own for own in chosen.values()}
+    objectives = list(given.get("slo") or ()) if sources else []
+    for source, own in sources.items():
+        found, wrong = _objectives(own, lambda: _place(item.config))
+        objectives += found
+        mistakes += [f"{source}, {name}: {each}" for each in wrong]
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=where)
+    return kept | ({"slo": objectives} if sources else {})
+
+
+_WRITE = "run it with --llm-calibrate"
+
+
+def _objectives(
+    limits: Mapping[str, Any], place: Callable[[], Place | None]
+) -> tuple[list[Objective], list[str]]:
+    """Objectives of a metric → its limit, or place → limit; and what is wrong with them."""
     from pytest_llmbench.compare.regression import better_of
     from pytest_llmbench.methodology.places import here
     from pytest_llmbench.metrics.definitions import metric_unit
     from pytest_llmbench.model.objective import Objective
-    from pytest_llmbench.store.limit_files import read_limits
 
-    path = Path(os.path.relpath(item.path.parent / given["limits_file"]))
-    if values(item.config)["calibrate"]:
-        return {"limits_file": str(path)}
-    every, name = read_limits(path), item.nodeid.partition("::")[2]
-    own = every.get(name, every.get(name.partition("[")[0]))
-    if not own:
-        raise SuiteError(f"{path} has no limits of {name}", where=where, remedy="run it with --llm-calibrate")
-    chosen, mistakes = here(own, lambda _: True, lambda: _place(item.config))
+    chosen, mistakes = here(limits, lambda _: True, place)
     objectives = []
     for metric, limit in chosen.items() if not mistakes else ():
         try:
@@ -429,9 +474,22 @@ def _of_file(item: pytest.Item, given: Mapping[str, Any], where: str) -> dict[st
             mistakes.append(f"{metric} is limited by a number of its unit, got {shown(limit)}")
         else:
             objectives.append(Objective(metric, "<=" if better == "lower" else ">=", float(limit), unit))
-    if mistakes:
-        raise SuiteError.from_mistakes(mistakes, where=f"limits {path}, {name}")
-    return {"slo": [*(given.get("slo") or ()), *objectives], "limits_file": str(path)}
+    return objectives, mistakes
+
+
+def _warn_of_limits_of_nobody(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Warn of names in the SUT file's limits that no test has: misspelt, or of another suite."""
+    file = _sut_file(config)
+    named = {} if file is None else {name: at for at, own in file.tables.limits.items() for name in own}
+    full = {item.nodeid.partition("::")[2] for item in items}
+    known = full | {name.partition("[")[0] for name in full}
+    for name in named.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1)
+        told = (
+            f"limits.{named[name]}.{name} in {file and file.path}: no marked test was collected by this name"
+        )
+        meant = f"; did you mean {near[0]}?" if near else ""
+        config.issue_config_time_warning(pytest.PytestConfigWarning(told + meant), stacklevel=2)
 
 
 def _counted(config: pytest.Config) -> bool:

@@ -31,7 +31,7 @@ from pytest_llmbench.wire.error_replies import beginning
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
-_NOT_FACTS = ("endpoint", "request", "prices", "profile", "telemetry", "variants")
+_NOT_FACTS = ("endpoint", "request", "prices", "profile", "telemetry", "variants", "limits")
 _WHOLE_FACTS = (NetworkFact.TTFT_ADJUSTMENT,)
 """Tables that are one fact each, instead of one for every key."""
 

@@ -1,7 +1,8 @@
 """The tables and keys of a SUT file. Their descriptions make up the page of its keys in the documentation.
 
-A key is named like the fact it states; ``[endpoint]``, ``[request]``, ``[prices]`` and ``[profile]`` state
-none. The tables of ``[variants.NAME]`` are one SUT in several states, and how each is reached.
+A key is named like the fact it states; ``[endpoint]``, ``[request]``, ``[prices]``, ``[profile]`` and
+``[limits]`` state none. The tables of ``[variants.NAME]`` are one SUT in several states, and how each is
+reached.
 """
 
 from __future__ import annotations
@@ -554,6 +555,11 @@ class SUTTables(Variants):
     prices: Prices = Prices()
     profile: Profile = Profile()
     telemetry: Telemetry | None = None
+    limits: dict[str, dict[str, dict[str, float]]] = _key(
+        "Limits of tests at a place, `[limits.h100.test_batch]`: a number for each metric, in its unit. The "
+        "accelerator or `--llm-place` chooses the place.",
+        {},
+    )
 
     def contradictions(self, at: str) -> Iterator[str]:  # noqa: ARG002 - it is the top
         request, endpoint = self.request, self.endpoint

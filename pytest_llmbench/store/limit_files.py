@@ -43,6 +43,11 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REMEDY = "correct it, or have --llm-calibrate write it"
 
 
+def of_test(every: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """The limits of a test by its name, or by that without its parameters; empty without limits."""
+    return every.get(name, every.get(name.partition("[")[0], {}))
+
+
 def write_limits(path: Path, test: str, proposed: Mapping[str, float], place: str = "") -> list[str]:
     """Put proposed limits of a test into the file, and give the metrics that were written.
 

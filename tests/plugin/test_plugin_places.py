@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from plugin_suite import Suite
@@ -28,7 +30,7 @@ def test_an_unknown_place_is_an_error_before_anything_is_sent(suite: Suite) -> N
     result = suite.measure("replay", "--llm-place=l4")
     assert result.ret == 4
     result.stderr.fnmatch_lines(
-        ["*min_output_tok_s: numbers for h100, mi300*--llm-place=l4, the SUT file names no accelerator*"]
+        ["*min_output_tok_s: numbers for h100, mi300*--llm-place=l4, the accelerator is not known*"]
     )
 
 
@@ -132,3 +134,68 @@ def test_a_file_that_limits_nothing_of_the_test_is_a_mistake(suite: Suite, text:
     result = suite.measure("replay")
     assert result.ret == 4
     assert any(fnmatch.fnmatch(" ".join(result.errlines), each) for each in (told,)), result.errlines
+
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "calibrate-a-gate.md"
+BATCH = """
+    from pytest_llmbench import llmbench
+
+    @llmbench.job(prompts=40, concurrency=4)
+    def test_batch(): ...
+"""
+
+
+def limits_of_the_page(accelerator: str) -> str:
+    """The SUT file of the how-to, for a machine with this accelerator."""
+    (found,) = re.findall(r"```toml\n(\[sut.hardware\].*?)```", HOW_TO.read_text("utf-8"), re.DOTALL)
+    return str(found).replace("NVIDIA H100 SXM", accelerator)
+
+
+@pytest.mark.parametrize(("accelerator", "limit"), [("NVIDIA H100 SXM", 12.0), ("AMD Instinct MI300X", 14.5)])
+def test_the_sut_file_limits_a_test_at_its_accelerator(suite: Suite, accelerator: str, limit: float) -> None:
+    suite.write(BATCH)
+    (suite.path / "sut.toml").write_text(limits_of_the_page(accelerator))
+    suite.measure("replay:h100-8b", "--llm-sut=sut.toml").assert_outcomes(passed=1)
+    gate = suite.report["tests"][0]["gate"]["objectives"]
+    assert [(one["metric"], one["limit"]) for one in gate] == [("tpot.p50", limit)]
+    suite.measure("replay:h100-8b?step_base_us=20000", "--llm-sut=sut.toml").assert_outcomes(failed=1)
+
+
+def test_limits_for_no_known_place_are_an_error_before_anything_is_sent(suite: Suite) -> None:
+    suite.write(BATCH)
+    (suite.path / "sut.toml").write_text(limits_of_the_page("NVIDIA L4"))
+    result = suite.measure("replay", "--llm-sut=sut.toml")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["*limits of test_batch: numbers for h100, mi300*, the accelerator is NVIDIA L4*--llm-place*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ('[limits.l4.test_batch]\n"tpto.p50" = 1', "*tpto.p50*did you mean*tpot.p50*"),
+        ('[limits.l4.test_batch]\n"tpot.p50" = "9 ms"', "*limits.l4.test_batch.tpot.p50*give a number*"),
+        ('[limits.l4.test_batch]\n"request_rate" = 1', "*request_rate*"),
+        ('[limits.l4.test_batch]\n"acceptance_length" = 2', "*acceptance_length*"),
+        ('[limits.l4]\n"tpot.p50" = 1', "*limits.l4.tpot.p50*give a table*"),
+        ("limits = 3", "*limits*give a table*"),
+    ],
+)
+def test_limits_of_a_sut_file_that_cannot_be_judged_are_mistakes(
+    suite: Suite, limits: str, told: str
+) -> None:
+    suite.write(BATCH)
+    text = limits + '\n[sut.hardware]\naccelerator_type = "NVIDIA L4"\n'
+    (suite.path / "sut.toml").write_text(text)
+    result = suite.measure("replay", "--llm-sut=sut.toml")
+    assert result.ret == 4
+    assert fnmatch.fnmatch(" ".join(result.errlines), told), result.errlines
+
+
+def test_a_limit_of_a_name_that_no_test_has_is_a_warning(suite: Suite) -> None:
+    suite.write(BATCH)
+    (suite.path / "sut.toml").write_text('[limits.l4.test_btach]\n"tpot.p50" = 1\n')
+    result = suite.measure("replay", "--llm-sut=sut.toml")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*limits.l4.test_btach in sut.toml: *did you mean test_batch?*"])

@@ -20,7 +20,7 @@ from pytest_llmbench.probes.sut_schema import reference_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "examples" / "sut.toml"
-NO_FACTS = ("endpoint.", "request.", "prices.", "profile.", "telemetry.")
+NO_FACTS = ("endpoint.", "request.", "prices.", "profile.", "telemetry.", "limits")
 COMMENTS = ("tokenizer.file", "tokenizer.reference")
 """Facts that the example states in a comment."""
 

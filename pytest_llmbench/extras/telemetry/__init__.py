@@ -15,6 +15,7 @@ EXTRA = Extra(
     machine={
         "figures": f"{_HERE}.figures:with_figures",
         "sampler": f"{_HERE}.sampling:Sampler",
+        "accelerator": f"{_HERE}.sampling:accelerator",
         "sampled": f"{_HERE}.sampling:sampled",
         "file": f"{_HERE}.sampling:TelemetryFile",
     },

@@ -116,7 +116,8 @@ class AmdSmi:
             utilisation=finite(activity.get("gfx_activity"), 1e-2),
             memory_bytes=finite(memory.get("vram_used"), MIB),
         )
-        return Reading(str(identifier), "gpu", "AMD GPU", values, self._host)
+        chip = self._asked(library.amdsmi_get_gpu_asic_info, handle) or {}
+        return Reading(str(identifier), "gpu", chip.get("market_name") or "AMD GPU", values, self._host)
 
     def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -20,6 +20,8 @@ import numpy as np
 
 from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.extras.telemetry.reading import SourceError
+from pytest_llmbench.extras.telemetry.sampler import sources
 from pytest_llmbench.harness.execution.drive import Stoppable
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.model.judgement import Finding
@@ -226,6 +228,16 @@ class SampledExecutor:
             self._inner.close()
         finally:
             self._sampler.close()
+
+
+def accelerator(wanted: SampledMachine) -> str | None:
+    """The model of the accelerators that the sources see now, in this process; None where they tell none, or
+    several."""
+    found = set[str]()
+    for _, make in sources(asdict(wanted)):
+        with contextlib.suppress(SourceError):
+            found |= {each.name for each in make().read() if each.kind == "gpu"}
+    return found.pop() if len(found) == 1 else None
 
 
 def sampled(inner: Stoppable, wanted: SampledMachine) -> SampledExecutor:

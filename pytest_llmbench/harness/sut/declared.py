@@ -1,5 +1,5 @@
-"""Declarations about a system: its variants, by the SUT file, by hook and by the embedded engine itself; and
-its prices."""
+"""Declarations about a system: its variants, by the SUT file, by hook and by the embedded engine itself; its
+accelerator and its prices."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pytest_llmbench.endpoint_urls import PORT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.model.fact_keys import SUTFact
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.registry import named
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.disclosure import SUTFile
@@ -31,6 +35,23 @@ def _read(path: Path) -> SUTFile:
     from pytest_llmbench.probes.disclosure import read_sut_file
 
     return read_sut_file(path)
+
+
+def accelerator_of(settings: Settings, file: SUTFile) -> str | None:
+    """The accelerator that the SUT file declares, or else that which its telemetry sees; None: neither."""
+    declared: str | None = file.facts.value(SUTFact.ACCELERATOR_TYPE)
+    table, see = file.tables.telemetry, named("machine", "accelerator")
+    if declared is not None or table is None or see is None:
+        return declared
+    here, url = table.this_host, settings.endpoint
+    if here is None:
+        from pytest_llmbench.probes.host import own_addresses, topology_of  # few are asked for
+
+        host = urlsplit(url or "").hostname  # none of a simulated system
+        here = host is not None and topology_of(host, own_addresses()) == "single_machine"
+    urls = [table.url] if isinstance(table.url, str) else table.url or []
+    found: str | None = see(SampledMachine(tuple(urls), this_host=here))
+    return found
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from canned_http import Canned, Serve
 from plugin_suite import SMALL_WARMUP, Suite
+from test_telemetry_sources import DCGM
 
 from pytest_llmbench.__main__ import main
 
@@ -79,3 +81,21 @@ def test_a_replay_without_power_says_that_there_is_nothing_to_sample(suite: Suit
     assert any(note.startswith("a replay has no machine") for note in notes), notes
     assert any(note.startswith("energy_per_output_token has a limit") for note in notes), notes
     assert entry(suite)["gate"]["verdict"] == "inconclusive"
+
+
+def test_the_accelerator_that_a_page_names_chooses_the_numbers_of_a_place(
+    suite: Suite, serve_canned: Serve
+) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        @llmbench.job(prompts=40, concurrency=4, min_output_tok_s={"h100": 1, "mi300": 10_000_000})
+        def test_job(): ...
+    """)
+    page = serve_canned({"GET /metrics": Canned(200, {}, DCGM.encode())})
+    (suite.path / "sut.toml").write_text(f'[telemetry]\nurl = "{page.url}/metrics"\n')
+    suite.measure("replay", "--llm-sut=sut.toml").assert_outcomes(passed=1)
+    page.answers.clear()
+    result = suite.measure("replay", "--llm-sut=sut.toml")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*numbers for h100, mi300*the accelerator is not known*"])

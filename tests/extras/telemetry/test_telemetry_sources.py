@@ -173,9 +173,11 @@ def test_amdsmi(monkeypatch: pytest.MonkeyPatch) -> None:
         amdsmi_get_energy_count=lambda _: {"energy_accumulator": 1_000_000, "counter_resolution": 15.3},
         amdsmi_get_gpu_activity=lambda _: {"gfx_activity": 80},
         amdsmi_get_gpu_vram_usage=lambda _: {"vram_used": 1024},
+        amdsmi_get_gpu_asic_info=lambda _: {"market_name": "AMD Instinct MI300X"},
     )
     monkeypatch.setitem(sys.modules, "amdsmi", library)  # type: ignore[arg-type]
     (found,) = AmdSmi().read()
+    assert found.name == "AMD Instinct MI300X"
     assert found.values == {
         "power_w": 140, "energy_j": pytest.approx(15.3), "utilisation": 0.8, "memory_bytes": 2**30,
     }  # fmt: skip
