@@ -120,6 +120,10 @@ def pytest_fixture_setup(
     return made
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    collection.refuse_incomparable(item)  # not first: a test that is skipped is skipped
+
+
 def pytest_runtest_call(item: pytest.Item) -> None:
     # No wrapper, and not first: what raises before a wrapper within it has begun leaves that out, and plugins
     # that report what theirs noted (pytest-json-report) end the session.

@@ -269,6 +269,17 @@ def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list
         return []
 
 
+def refuse_incomparable(item: pytest.Item) -> None:
+    """Raise if a test has limits on changes, and nothing to compare with; call this before its set-up,
+    in which a fixture ``llm_sut`` may start an engine for minutes."""
+    marked = item.stash.get(MARKED, None)
+    if marked is not None and marked.limits and (has_endpoint(item.config) or _chooses_its_sut(item)):
+        from pytest_llmbench.plugin.session import SESSION, failing_in_words
+
+        with failing_in_words():
+            item.config.stash[SESSION].bench_session.baselines.require_for(marked.limits)
+
+
 def measures_first(session: pytest.Session) -> bool:
     """Whether the session begins with sending load to the endpoint of the options; call this once the
     selection is known."""

@@ -256,6 +256,28 @@ def test_nothing_to_compare_with_names_the_options(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["*--llm-compare NAME*"])
 
 
+LAUNCHING = """
+import pytest
+
+@pytest.fixture(scope="session")
+def llm_sut():
+    print("here it is")
+    return "replay"
+"""
+
+
+def test_nothing_to_compare_with_is_said_before_a_server_is_launched(suite: Suite) -> None:
+    skipped = ONE.replace("from pytest", "import pytest\nfrom pytest", 1).replace(
+        "@", "@pytest.mark.skip\n@", 1
+    )
+    suite.write(ONE + skipped.replace("first", "second"), LAUNCHING)
+    result = suite.run("-rA")
+    result.assert_outcomes(errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["*no_regression(tpot.p50) has nothing to compare with*"])
+    result.stdout.no_fnmatch_line("*here it is*")
+    suite.run("-rA", "--llm-save=main").stdout.fnmatch_lines(["*here it is*"])
+
+
 def test_fewer_than_three_runs_are_refused_on_either_side(suite: Suite) -> None:
     suite.write(ONE)
     result = suite.measure("replay", "--llm-save=single")

@@ -12,7 +12,7 @@ from pytest_llmbench import SUT, launched_server
 def llm_sut(pytestconfig: pytest.Config) -> Iterator[SUT]:
     """Four slots, each with a context of 2,048 tokens."""
     if given := pytestconfig.getoption("llm_endpoint"):
-        yield SUT(given[0])
+        yield SUT(given[0], model=pytestconfig.getoption("llm_model"), ignore_eos=True)
         return
     model = os.environ.get("MODEL")
     if model is None:

@@ -89,7 +89,7 @@ class ImportedTests:
         left_out = Counter(what for recipe in self._recipes for what in recipe.obstacles)
         lines += [f"  skipped: {what} ({count} tests)" for what, count in left_out.items()]
         how = "launched" if self._launches else "it has to run with"
-        servers = dict.fromkeys(recipe.server for recipe in self._recipes)
+        servers = dict.fromkeys(recipe.server for recipe in run)
         lines += [f"  {how}: {_words(server)}" for server in servers if server is not None]
         told = dict.fromkeys(said for recipe in run for said in recipe.told)
         if self._launches:

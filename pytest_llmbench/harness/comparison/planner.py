@@ -195,20 +195,24 @@ class Baselines:
 
         return comparing_by(settings, self._today)
 
+    def require_for(self, limits: Sequence[RegressionLimit]) -> None:
+        """Raise SuiteError if a test has limits on changes, and the session compares nothing and saves
+        nothing."""
+        settings = self._settings
+        others = self.comparing, settings.save, settings.baseline_endpoint
+        if limits and others == (None, None, None) and not settings.calibrate:
+            guarded = ", ".join(limit.metric for limit in limits)
+            raise SuiteError(f"no_regression({guarded}) has nothing to compare with", remedy=HOW_TO_COMPARE)
+
     def request(self, plain: MeasurementRequest) -> MeasurementRequest:
         """The measurement to make of a test, with what it is of and the runs that a comparison needs.
 
         Raises SuiteError, before any load is sent, for what keeps a comparison from being made.
         """
-        asked, settings, limits = self.comparing, self._settings, plain.limits
-        if asked is None and settings.save is None:
-            if limits and settings.baseline_endpoint is None and not settings.calibrate:
-                guarded = ", ".join(limit.metric for limit in limits)
-                raise SuiteError(
-                    f"no_regression({guarded}) has nothing to compare with", remedy=HOW_TO_COMPARE
-                )
-            if not settings.saves:
-                return plain
+        self.require_for(plain.limits)
+        asked, settings = self.comparing, self._settings
+        if asked is None and not settings.saves:
+            return plain
         from pytest_llmbench.harness.comparison.baselines import identified
 
         return identified(plain, asked, self.limits, settings)
