@@ -32,10 +32,9 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, WarmupPolicy
 from pytest_llmbench.methodology.sections import job, ttft
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import ComparisonVerdict
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.columns.log import RecordLog, together
+from pytest_llmbench.columns import RecordLog, together
 from pytest_llmbench.extras.ray.clocks import ClockLine, ClockOffset, shifted_record, shifted_records
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.sharding import Deal
-from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -28,8 +28,8 @@ from typing import Any
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections import itl, ttft
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter

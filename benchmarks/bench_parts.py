@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.columns.log import RecordLog
+from pytest_llmbench.columns import RecordLog
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.records.supply import Supply
 from pytest_llmbench.generator.workers.sharding import Deal
-from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -30,7 +30,7 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-from pytest_llmbench.timing.clock import MonotonicClock, anchor
+from pytest_llmbench.timing import MonotonicClock, anchor
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

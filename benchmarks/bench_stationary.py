@@ -45,10 +45,9 @@ from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_sam
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.overload import with_slots
 from pytest_llmbench.metrics.throughput import Limits, goodput, rates
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks, OpenLoop, Watched
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records

@@ -3,7 +3,7 @@
     python benchmarks/bench_wake_up.py [--rate 200] [--seconds 8]
 
 The floor of every send on a schedule. An idle core takes its time to come back, a virtual one more of it; the
-generator passes the last part of the time before a send awake (``slack_ns`` of ``timing/alarm.py``).
+generator passes the last part of the time before a send awake (``slack_ns`` of ``timing.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from pytest_llmbench.generator.loop_thread import fastest_loop
-from pytest_llmbench.timing.alarm import TimerFdAlarm
+from pytest_llmbench.timing import TimerFdAlarm
 
 
 async def lateness_us(rate: float, seconds: float) -> list[float]:

@@ -99,7 +99,7 @@ def _measured(plan: Any, options: dict[str, Any]) -> dict[str, float]:
     from pytest_llmbench.generator.workers.protocol import Address
     from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
     from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-    from pytest_llmbench.timing.clock import MonotonicClock, anchor
+    from pytest_llmbench.timing import MonotonicClock, anchor
 
     path = work / "records.jsonl"
     address = Address(f"http://127.0.0.1:{port}/v1")

@@ -68,11 +68,13 @@ if TYPE_CHECKING:
         SessionSlots,
         SessionStarts,
         churn,
+        ramp,
+        spike,
+        steps,
     )
+    from pytest_llmbench.model.reply_checks import StructuredOutput
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
-    from pytest_llmbench.model.stages import ramp, spike, steps
-    from pytest_llmbench.model.structured import StructuredOutput
     from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
     from pytest_llmbench.workloads.classes import ClassMix, RequestClass
     from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
@@ -142,10 +144,12 @@ _HOMES = {
         "SessionSlots",
         "SessionStarts",
         "churn",
+        "ramp",
+        "spike",
+        "steps",
     ),
+    "model.reply_checks": ("StructuredOutput",),
     "model.request": ("PlannedRequest", "Workload"),
-    "model.stages": ("ramp", "spike", "steps"),
-    "model.structured": ("StructuredOutput",),
     "model.result": ("TestResult",),
     "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
     "workloads.classes": ("ClassMix", "RequestClass"),

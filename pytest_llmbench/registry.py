@@ -93,7 +93,7 @@ class Extra:
     telemetry; ``sampler``, class of the process that samples; ``file``, class called
     with a path, which writes the readings of each load there."""
     arrivals: Mapping[str, str] = field(default_factory=dict)
-    """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.schedule.ArrivalProcess``."""
+    """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.ArrivalProcess``."""
     trace_formats: Mapping[str, str] = field(default_factory=dict)
     """Name of a format of recorded requests → its ``store.traces.reading.TraceReader``."""
     stores: Mapping[str, str] = field(default_factory=dict)

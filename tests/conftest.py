@@ -42,7 +42,7 @@ LOADED = (
     *("pytest_llmbench.harness.beforehand", "pytest_llmbench.harness.plan"),
     *("pytest_llmbench.harness.report_files", "pytest_llmbench.harness.session"),
     *("pytest_llmbench.harness.session_record", "pytest_llmbench.reports.plots"),
-    *("pytest_llmbench.reports.terminal", "pytest_llmbench.timing.collector"),
+    *("pytest_llmbench.reports.terminal", "pytest_llmbench.timing"),
 )
 """What is loaded before any test."""
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pytest_llmbench.harness.selftest.certificate import host_identity
 from pytest_llmbench.harness.selftest.levels import LevelFigures, Spread
 from pytest_llmbench.harness.selftest.run import Extent, Found, SelftestResult
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.compare.log_ratio import LogRatio
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import Better, Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.stats.job import job_interval
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.model.cells import Amount
-from pytest_llmbench.model.fact_keys import ComparisonFact, LoadFact, SUTFact, TokenizerFact, WorkloadFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import ComparisonFact, Facts, LoadFact, SUTFact, TokenizerFact, WorkloadFact
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.runs import FloatArray
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
-from pytest_llmbench.model.fact_keys import EndpointFact, GuardrailFact, RequestFact, SUTFact, WireFact
+from pytest_llmbench.model.facts import EndpointFact, GuardrailFact, RequestFact, SUTFact, WireFact
 
 Identity = Mapping[str, Any]
 

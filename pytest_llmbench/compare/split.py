@@ -24,9 +24,9 @@ import numpy as np
 
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_any_ms
 from pytest_llmbench.metrics.server_side import prefill_ms, queue_wait_ms
-from pytest_llmbench.model.cells import Amount, Figure, Row
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
+from pytest_llmbench.model.numbers import Amount, Figure, Row
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import Table, TestResult

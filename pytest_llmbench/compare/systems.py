@@ -20,9 +20,9 @@ from pytest_llmbench.compare.identity import Identity, made_otherwise
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit
-from pytest_llmbench.model.cells import Cell, Figure, Row
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Comparison
+from pytest_llmbench.model.numbers import Cell, Figure, Row
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.stats.runs import FloatArray
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, tested
-from pytest_llmbench.model.fact_keys import WorkloadFact
+from pytest_llmbench.model.facts import WorkloadFact
 from pytest_llmbench.model.result import PROBE, TestResult
 
 _SAME_RATE = 0.01

@@ -27,7 +27,7 @@ from pytest_llmbench.metrics.itl import server_clock_holds
 from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.draft import FEWEST_LENGTHS
 from pytest_llmbench.model.estimate import Reason
-from pytest_llmbench.model.fact_keys import (
+from pytest_llmbench.model.facts import (
     COLD_START,
     ClockFact,
     ComparisonFact,

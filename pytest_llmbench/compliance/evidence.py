@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.model.fact_keys import EndpointFact, SUTFact
+from pytest_llmbench.model.facts import EndpointFact, SUTFact
 from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase

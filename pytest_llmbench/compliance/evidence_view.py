@@ -16,7 +16,7 @@ import numpy as np
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import Key, SUTFact, Value
+from pytest_llmbench.model.facts import Key, SUTFact, Value
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.result import Plot, TestResult

@@ -22,8 +22,7 @@ from pytest_llmbench.metrics.server_side import (
     miscount,
     read_share,
 )
-from pytest_llmbench.model.fact_keys import RequestFact, WarmupFact, WorkloadFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, RequestFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING

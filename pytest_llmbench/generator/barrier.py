@@ -13,7 +13,7 @@ import asyncio
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 
 _AT_ONCE = 16
 _LOOK_S = 0.001

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 
 Steps = Generator[None, None, RequestRecord]
 

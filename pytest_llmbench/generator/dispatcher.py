@@ -12,7 +12,7 @@ from pytest_llmbench.generator.http.transport import End, Exchange, Transport, a
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 
 _TIMER_NS = 1_000_000
 """Resolution of the event loop's timers, in nanoseconds."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 
 BEAT_NS = 10_000_000
 CHORE_EVERY = 3

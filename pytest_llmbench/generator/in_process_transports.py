@@ -17,7 +17,7 @@ import orjson
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import EncodeOptions
 from pytest_llmbench.wire.openai_chat import OpenAICompletions, chat_messages, encode_body, text_prompt
 

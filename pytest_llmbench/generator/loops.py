@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from pytest_llmbench.arrivals.sessions import Due, LiveAnswers, SessionFlow, turn_of
+from pytest_llmbench.arrivals import Due, LiveAnswers, SessionFlow, turn_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
@@ -29,8 +29,7 @@ from pytest_llmbench.model.observation import BEHIND_SCHEDULE
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
-from pytest_llmbench.timing.alarm import Alarm
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Alarm, Clock
 
 _AT_ONCE = 16
 _ERRORS_FROM = int(HTTPStatus.BAD_REQUEST)

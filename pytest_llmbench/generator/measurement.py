@@ -22,8 +22,7 @@ from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord
 from pytest_llmbench.stats.failing import Cut, FailureWatch
-from pytest_llmbench.timing.clock import Clock
-from pytest_llmbench.timing.collector import quiet_gc
+from pytest_llmbench.timing import Clock, quiet_gc
 
 if TYPE_CHECKING:
     from pytest_llmbench.stats.looks import LookTaker

@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.arrivals.sessions import turn_of
-from pytest_llmbench.model.answers import ExpectedAnswer
+from pytest_llmbench.arrivals import turn_of
+from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
-from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.wire.dialect import ResultsAsked
 
 BUDGET_BYTES = 32 * 1024 * 1024

@@ -14,7 +14,6 @@ from pytest_llmbench.generator.decoding import Steps
 from pytest_llmbench.generator.http.known_replies import KnownReply
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, prompt_of
-from pytest_llmbench.model.answers import UNANSWERED
 from pytest_llmbench.model.record import (
     LENGTH_FINISH,
     Outcome,
@@ -23,6 +22,7 @@ from pytest_llmbench.model.record import (
     TokenSource,
     of_planned_cut,
 )
+from pytest_llmbench.model.reply_checks import UNANSWERED
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect, NonGenerativeDialect
 from pytest_llmbench.wire.error_replies import (

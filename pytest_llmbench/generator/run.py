@@ -14,7 +14,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
+from pytest_llmbench.arrivals import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.barrier import Barrier
@@ -39,8 +39,15 @@ from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
-from pytest_llmbench.model.fact_keys import ClockFact, LoadFact, StreamingFact, TimingFact, WireFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import (
+    ClockFact,
+    Facts,
+    LoadFact,
+    Origin,
+    StreamingFact,
+    TimingFact,
+    WireFact,
+)
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import Load, LoadPlan
 from pytest_llmbench.model.record import OnRecord, TokenSource
@@ -49,8 +56,7 @@ from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.registry import load, required, transport_for
 from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch, look_taker
-from pytest_llmbench.timing.alarm import best_alarm
-from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns, stepped_ns
+from pytest_llmbench.timing import Clock, MonotonicClock, anchor, best_alarm, resolution_ns, stepped_ns
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import (
     Dialect,

@@ -14,8 +14,7 @@ from itertools import islice
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import TIME_IS_UP, Observation
+from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records

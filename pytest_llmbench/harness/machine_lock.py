@@ -45,7 +45,7 @@ class MachineLock:
                     os.close(self._descriptor)
 
     def _locked(self) -> int:
-        from pytest_llmbench.columns.own_folder import user_folder  # a process alone holds no lock
+        from pytest_llmbench.own_folder import user_folder  # a process alone holds no lock
 
         path = (self._folder or user_folder()) / _NAME
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)

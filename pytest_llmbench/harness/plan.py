@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.comparison.replication import Replication, replication
@@ -41,8 +41,7 @@ from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
-from pytest_llmbench.model.fact_keys import GuardrailFact, SUTFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, GuardrailFact, SUTFact
 from pytest_llmbench.model.numbers import rough_duration
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads

@@ -21,7 +21,7 @@ from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.variant_servers import perform
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.input_files import open_file
-from pytest_llmbench.model.fact_keys import EndpointFact
+from pytest_llmbench.model.facts import EndpointFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
 from pytest_llmbench.registry import every, extras, names

@@ -32,8 +32,7 @@ from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.catalogue import definition as definition_of
 from pytest_llmbench.methodology.parameters import TestParameters, build
 from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
-from pytest_llmbench.model.fact_keys import EndpointFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits, Observation
 from pytest_llmbench.model.plan import LoadPlan

@@ -11,8 +11,7 @@ from pytest_llmbench.harness.settings import AUTO, BY_SEED, DEFAULT_SEED, Settin
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo, WarmupPolicy
-from pytest_llmbench.model.fact_keys import ManifestFact, WorkloadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, ManifestFact, Origin, WorkloadFact
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.workloads.catalogue import workload
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import MOST_FAILED_SHARE, NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records

@@ -542,7 +542,7 @@ def _one_of(choices: Sequence[str], kind: str) -> Check:
         if isinstance(value, str) and value in choices:
             return []
         if kind == "shape" and not isinstance(value, str):
-            from pytest_llmbench.model.stages import stage_mistakes  # few loads have stages
+            from pytest_llmbench.model.plan import stage_mistakes  # few loads have stages
 
             return stage_mistakes(value)
         further = () if (parts := _CHOICES[kind]) is None else names(parts)

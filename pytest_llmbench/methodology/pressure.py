@@ -23,9 +23,9 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.kv_cache import out_of_memory_errors
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.throughput import load_end_ns
-from pytest_llmbench.model.cells import Amount, Row, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

@@ -23,7 +23,7 @@ from pytest_llmbench.methodology.measuring.validity import (
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
-from pytest_llmbench.model.fact_keys import SUTFact
+from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation

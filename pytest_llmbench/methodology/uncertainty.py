@@ -26,10 +26,10 @@ from pytest_llmbench.metrics.uncertainty import (
     ttft_leeways,
     ttot_leeways,
 )
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import StreamingFact
+from pytest_llmbench.model.facts import StreamingFact
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import empty_slot_share

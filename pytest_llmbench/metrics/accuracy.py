@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from pytest_llmbench.metrics.ratios import share_estimate
-from pytest_llmbench.model.answers import CHECKS, RIGHT, SCORER_FAILED, check_of
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.reply_checks import CHECKS, RIGHT, SCORER_FAILED, check_of
 from pytest_llmbench.stats.ratios import exact_share_interval, share_of
 from pytest_llmbench.stats.runs import Interval
 

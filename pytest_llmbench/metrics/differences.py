@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.difference import (

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate, Reason
-from pytest_llmbench.model.fact_keys import NetworkFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, NetworkFact
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.backlog import Backlog, backlog

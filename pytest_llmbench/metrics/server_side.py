@@ -16,8 +16,7 @@ from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.fact_keys import EndpointFact, TokenizerFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import EndpointFact, Facts, TokenizerFact
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records

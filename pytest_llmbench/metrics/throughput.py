@@ -32,7 +32,7 @@ from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.model.structured import VALID, VIOLATIONS
+from pytest_llmbench.model.reply_checks import VALID, VIOLATIONS
 from pytest_llmbench.stats import ratios
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.look_samples import Ends, scores, waited_of_scores

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.sentences import Note, Parameter, sentence_of
 

@@ -1,14 +1,17 @@
-"""Numbers as text for people, in one notation. Undefined ones are words, never zero. And the type of what
-renderers take: a part of the plain dict of a report."""
+"""Numbers and cells of tables as text for people, in one notation. Undefined ones are words, never zero.
+
+A part of the plain dict of a report is what renderers take.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
 
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
-from pytest_llmbench.model.estimate import EstimateKind, Reason
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 
 Entry = Mapping[str, Any]
 
@@ -206,3 +209,62 @@ def duration(seconds: float | None) -> str:
         return f"{number(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s"
+
+
+class Amount(NamedTuple):
+    """A number that is no estimate. None: not measured."""
+
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An estimate by the name of its metric, which tells how it is shown. None: not measured."""
+
+    name: str
+    estimate: Estimate | None
+    part: Literal["value", "interval", "both", "change"] = "value"
+    reported_from: int = 0
+    """Fewest samples with which the TTFT test may state it. Elsewhere fewer make it indicative (AMB-47)."""
+
+    @property
+    def text(self) -> str:
+        of = self.estimate
+        if of is None:
+            return "" if self.part == "interval" else NOT_MEASURED
+        if of.defined and of.n < self.reported_from:
+            return "" if self.part == "interval" else f"n < {self.reported_from}, not reported"
+        metric = {each.name: getattr(of, each.name) for each in fields(Estimate)}
+        metric["unit"] = shown_unit(self.name, of.unit)
+        if self.part == "interval":
+            return interval_of(metric)
+        if self.part == "change":
+            return change(metric)
+        text = estimate(metric) if self.part == "both" else point(metric)
+        return text if self.reported_from else tagged(text, self.name, metric)
+
+
+Cell = str | int | Amount | Figure
+Row = tuple[Cell, ...]
+
+
+def text_of(cell: Cell) -> str:
+    if isinstance(cell, Figure):
+        return cell.text
+    return quantity(*cell) if isinstance(cell, Amount) else str(cell)
+
+
+def cells(
+    metrics: Mapping[str, Estimate], names: Iterable[str], part: Literal["value", "both"] = "value"
+) -> tuple[Figure, ...]:
+    """The metrics of these names, as cells."""
+    return tuple(Figure(name, metrics.get(name), part) for name in names)
+
+
+def with_intervals(rows: Iterable[tuple[str, Cell]]) -> tuple[Row, ...]:
+    """Rows of a title, a value and its interval, of rows of a title and a value."""
+    return tuple(
+        (title, cell, replace(cell, part="interval") if isinstance(cell, Figure) else "")
+        for title, cell in rows
+    )

@@ -13,14 +13,26 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import shown
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 
-if TYPE_CHECKING:  # few loads have any
+if TYPE_CHECKING:
     from pytest_llmbench.model.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAnchor:
+    """One instant read on both clocks, so that monotonic stamps can be exported as wall-clock time."""
+
+    monotonic_ns: int
+    wall_ns: int
+    """Nanoseconds since the Unix epoch."""
+
+    def wall(self, monotonic_ns: int) -> int:
+        return self.wall_ns + (monotonic_ns - self.monotonic_ns)
+
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

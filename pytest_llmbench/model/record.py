@@ -274,10 +274,10 @@ class RequestColumns(Generic[Whole, Instant, Number, Text, Words, PhaseOf, Sourc
     finish_reason: Words = _UNKNOWN
     """Why the reply ended, in the server's words."""
     schema_check: Words = _UNKNOWN
-    """``valid``, or how the reply breaks the structure that was asked for (``model/structured.py``).
+    """``valid``, or how the reply breaks the structure that was asked for (``model/reply_checks.py``).
     ``None``: none that could be sent was asked for, or the request did not end ``ok``."""
     answer_check: Words = _UNKNOWN
-    """``right``, or what is wrong with the answer (``model/answers.py``). ``None``: no answer was
+    """``right``, or what is wrong with the answer (``model/reply_checks.py``). ``None``: no answer was
     expected."""
     end_before_cut: Words = _UNKNOWN
     """Outcome of the reply if it came before the cut: ``ok``, or how it failed. ``None``: the reply was cut,

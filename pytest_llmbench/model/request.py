@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from pytest_llmbench.model.answers import ExpectedAnswer
+from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
 from pytest_llmbench.model.session import Turn
-from pytest_llmbench.model.structured import StructuredOutput
 
 if TYPE_CHECKING:  # few loads have messages or pieces
-    from pytest_llmbench.model.media import Piece
-    from pytest_llmbench.model.messages import MessageArray
+    from pytest_llmbench.model.messages import MessageArray, Piece
 
 
 @dataclass(slots=True)  # not frozen: one is made of every request, and that would take three times as long

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pytest_llmbench.model.cells import Cell, Figure, text_of
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
 from pytest_llmbench.model.named_metrics import NamedMetrics
+from pytest_llmbench.model.numbers import Cell, Figure, text_of
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.sentences import Note

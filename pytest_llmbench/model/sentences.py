@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from pytest_llmbench.model.cells import Amount
-from pytest_llmbench.model.numbers import number, quantity
+from pytest_llmbench.model.numbers import Amount, number, quantity
 from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.model.wording.findings import FINDINGS
 from pytest_llmbench.model.wording.notes import NOTES

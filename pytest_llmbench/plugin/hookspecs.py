@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.arrivals.schedule import ArrivalProcess
+    from pytest_llmbench.arrivals import ArrivalProcess
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
     from pytest_llmbench.store.elsewhere import BaselineStore

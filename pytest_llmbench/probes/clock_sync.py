@@ -9,8 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.model.fact_keys import ClockFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 
 CHRONY = ("chronyc", "-n", "-c", "tracking")
 NTPD = ("ntpq", "-c", "rv 0 leap,offset,rootdelay,rootdisp,refid")

@@ -14,8 +14,7 @@ from pydantic_core import ErrorDetails
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
-from pytest_llmbench.model.fact_keys import NetworkFact, SUTFact, TokenizerFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, NetworkFact, Origin, SUTFact, TokenizerFact
 from pytest_llmbench.probes.sut_schema import (
     SUTTables,
     Table,

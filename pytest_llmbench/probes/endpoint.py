@@ -17,8 +17,7 @@ import httpx
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.fact_keys import EndpointFact, StreamingFact, SUTFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import EndpointFact, Facts, Origin, StreamingFact, SUTFact
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors

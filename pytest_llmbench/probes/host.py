@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from pytest_llmbench.installed import installed_version
-from pytest_llmbench.model.fact_keys import ClockFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.clock_sync import ClockSync

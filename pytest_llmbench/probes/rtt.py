@@ -14,8 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.fact_keys import NetworkFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, NetworkFact, Origin
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.stats.percentiles import ordered_percentile_interval

@@ -16,8 +16,7 @@ from typing import Any
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
-from pytest_llmbench.model.fact_keys import COLD_START, Key, LoadFact, SUTFact, Value
-from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.model.facts import COLD_START, Key, LoadFact, Origin, SUTFact, Value
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.reports.vocabulary import headline_names, metric_label, metric_name, statistic_label

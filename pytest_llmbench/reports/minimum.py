@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Reason
-from pytest_llmbench.model.fact_keys import GuardrailFact, Key, LoadFact, SUTFact, WorkloadFact
+from pytest_llmbench.model.facts import GuardrailFact, Key, LoadFact, SUTFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text, words
 from pytest_llmbench.reports.summaries import level_name, load_text

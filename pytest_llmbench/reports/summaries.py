@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.fact_keys import LoadFact, WorkloadFact
+from pytest_llmbench.model.facts import LoadFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text
 from pytest_llmbench.reports.first_screen import counted

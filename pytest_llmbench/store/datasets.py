@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.input_files import MOST_BYTES, open_file
-from pytest_llmbench.model.answers import LETTERS, ExpectedAnswer, scorer_mistakes
+from pytest_llmbench.model.reply_checks import LETTERS, ExpectedAnswer, scorer_mistakes
 from pytest_llmbench.store.rows import Broken, FileFormat, rows_of, unreadable
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.conversation import Conversation

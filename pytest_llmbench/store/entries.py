@@ -13,8 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import WorkloadFact
-from pytest_llmbench.model.facts import Fact, Facts
+from pytest_llmbench.model.facts import Fact, Facts, WorkloadFact
 from pytest_llmbench.model.judgement import (
     Comparison,
     Compliance,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.media import DATA, SUFFIXES, Modality, Piece
+from pytest_llmbench.model.messages import DATA, SUFFIXES, Modality, Piece
 from pytest_llmbench.store.datasets import PROMPT_FIELDS
 
 Columns = Mapping[Modality, Sequence[str]]

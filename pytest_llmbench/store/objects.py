@@ -98,8 +98,7 @@ _KINDS = {
     "model.estimate": ("SavedSpread",),
     "model.facts": ("Fact", "Origin"),
     "model.objective": ("Objective",),
-    "model.anchor": ("ClockAnchor",),
-    "model.observation": ("AdapterCall", "EngineReadings", "HostLimits", "SelfCheck"),
+    "model.observation": ("AdapterCall", "ClockAnchor", "EngineReadings", "HostLimits", "SelfCheck"),
     "model.record": ("Outcome", "Phase", "TokenSource"),
     "model.telemetry": ("DeviceSeries", "Lost", "Telemetry"),
     "model.plan": (
@@ -111,9 +110,9 @@ _KINDS = {
         "OpenLoop",
         "SessionSlots",
         "SessionStarts",
+        "Stage",
         "Watched",
     ),
-    "model.stages": ("Stage",),
     "workloads.adapted": (
         "Cuts",
         "Salted",

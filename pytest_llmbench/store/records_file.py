@@ -24,9 +24,9 @@ from typing import Any
 
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.input_files import parse_json
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import TEXTS, Records
 from pytest_llmbench.model.sentences import Note

@@ -10,7 +10,7 @@ A test sends several plans: warm-up, probes, runs, levels; ``labels`` says which
 number, so every metric comes out the same to the last digit. What is not of single requests (start and end of
 a load, readings of the engine) is not in this file.
 
-Lines become columns some thousand at a time; beyond :data:`~pytest_llmbench.columns.log.MEMORY_BYTES` of
+Lines become columns some thousand at a time; beyond :data:`~pytest_llmbench.columns.MEMORY_BYTES` of
 columns they go to a temporary file, which lives as long as the Records over it.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from pytest_llmbench.columns.log import MEMORY_BYTES, RecordLog
+from pytest_llmbench.columns import MEMORY_BYTES, RecordLog
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import lines, open_file
 from pytest_llmbench.model.record import RequestRecord

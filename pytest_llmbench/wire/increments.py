@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from pytest_llmbench.model.structured import Call
+from pytest_llmbench.model.reply_checks import Call
 from pytest_llmbench.wire.chunk import CallDelta, Chunk
 
 _DECIDED_AFTER = 8

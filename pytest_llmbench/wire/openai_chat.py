@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.reply_checks import is_strict, schema_of, tools_of
 from pytest_llmbench.model.request import ASKED_LIMIT, PlannedRequest
-from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
 from pytest_llmbench.wire.chunk import (
     TOKEN_TIMES,
     CallDelta,
@@ -34,8 +34,7 @@ from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.usage import settled
 
 if TYPE_CHECKING:
-    from pytest_llmbench.model.media import Piece
-    from pytest_llmbench.model.messages import MessageArray, ToolCall
+    from pytest_llmbench.model.messages import MessageArray, Piece, ToolCall
 
 
 class OpenAIChat(DialectDefaults):

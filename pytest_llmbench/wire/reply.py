@@ -39,7 +39,7 @@ from pytest_llmbench.model.record import (
     RequestRecord,
     TokenSource,
 )
-from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.model.reply_checks import StructuredOutput
 from pytest_llmbench.wire.chunk import Chunk, Usage, is_visible
 from pytest_llmbench.wire.increments import calls_of
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.reply_checks import StructuredOutput, tools_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.model.structured import StructuredOutput, tools_of
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of

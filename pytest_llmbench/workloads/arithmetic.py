@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_llmbench.model.answers import ExpectedAnswer
+from pytest_llmbench.model.reply_checks import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom

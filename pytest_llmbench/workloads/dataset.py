@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.answers import ExpectedAnswer
-from pytest_llmbench.model.media import Piece, media_json, modalities_of
+from pytest_llmbench.model.messages import Piece, media_json, modalities_of
+from pytest_llmbench.model.reply_checks import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom

@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.reply_checks import StructuredOutput, compact, parameters_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import StructuredOutput, compact, parameters_of
 from pytest_llmbench.workloads.adapted import NO_OUTPUT, Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.structured import compact
+from pytest_llmbench.model.reply_checks import compact
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 

@@ -376,7 +376,7 @@ def _request_json(request: PlannedRequest) -> bytes:
         answer = json.dumps([request.expected.answer, request.expected.scorer], separators=(",", ":"))
         told = b"[%b,%b]" % (told[1:-1], answer.encode())
     if request.media:
-        from pytest_llmbench.model.media import media_json  # few loads have them
+        from pytest_llmbench.model.messages import media_json  # few loads have them
 
         pieces = json.dumps(media_json(request.media), separators=(",", ":")).encode()
         told = b"[%b,%b]" % (told[1:-1], pieces)

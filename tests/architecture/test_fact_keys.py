@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.model import fact_keys
-from pytest_llmbench.model.fact_keys import Key, SUTFact, WorkloadFact
+from pytest_llmbench.model import facts
+from pytest_llmbench.model.facts import Key, SUTFact, WorkloadFact
 
-PACKAGE = Path(fact_keys.__file__).parents[1]
+PACKAGE = Path(facts.__file__).parents[1]
 SPELLED = re.compile(r"(?<!where=)[\"']([a-z_]+(?:\.[a-z0-9_]+)*)[\"']")
 NAMED = re.compile(r"\b(\w+Fact\.[A-Z_0-9]+|COLD_START|PRODUCTION_SAMPLE_CHECK)\b")
 
 
 def keys_by_name() -> dict[str, Key[object]]:
-    groups = {name: group for name, group in vars(fact_keys).items() if name.endswith("Fact")}
+    groups = {name: group for name, group in vars(facts).items() if name.endswith("Fact")}
     found = {f"{name}.{own}": key for name, group in groups.items() for own, key in vars(group).items()}
-    return {name: key for name, key in (found | vars(fact_keys)).items() if isinstance(key, Key)}
+    return {name: key for name, key in (found | vars(facts)).items() if isinstance(key, Key)}
 
 
 KEYS = keys_by_name()
 TEXTS = {
     path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8")
     for path in PACKAGE.rglob("*.py")
-    if path.stem not in ("fact_keys", "hookspecs")  # the latter shows authors a text
+    if path.stem not in ("facts", "hookspecs")  # the latter shows authors a text
 }
 
 

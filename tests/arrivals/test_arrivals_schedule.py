@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns, schedule_sha256
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns, schedule_sha256
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import OpenLoop
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.arrivals.sessions import Due, SessionFlow, sessions_of, starts_ns, turn_of
+from pytest_llmbench.arrivals import (
+    Due,
+    SessionFlow,
+    arrival_seed,
+    schedule_ns,
+    sessions_of,
+    starts_ns,
+    turn_of,
+)
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import PlannedRequest

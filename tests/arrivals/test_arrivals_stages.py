@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.arrivals.schedule import schedule_ns
+from pytest_llmbench.arrivals import schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import STAGES, OpenLoop
-from pytest_llmbench.model.stages import (
+from pytest_llmbench.model.plan import (
+    STAGES,
+    OpenLoop,
     mean_rate,
     ramp,
     requests_of,

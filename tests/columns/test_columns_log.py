@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.blocks import BlockFile
-from pytest_llmbench.columns.log import RecordLog, StoredRecords, merged
+from pytest_llmbench.columns import BlockFile, RecordLog, StoredRecords, merged
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import MISSING, CodedTexts, PackedTexts, Records
@@ -151,7 +150,7 @@ def test_a_full_disk_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     monkeypatch.setattr(
-        "pytest_llmbench.columns.blocks.tempfile.TemporaryFile", lambda **_: FileIO("/dev/full", "w")
+        "pytest_llmbench.columns.tempfile.TemporaryFile", lambda **_: FileIO("/dev/full", "w")
     )
     log = RecordLog(memory_bytes=0)
     with pytest.raises(StoreError, match="No space left on device") as failure:
@@ -164,7 +163,7 @@ def test_long_runs_are_joined_and_selected_in_files(monkeypatch: pytest.MonkeyPa
     long, plain = logged(made, 50, 0), Records.from_rows(made)
     more = Records.from_rows(rows(40, seed=3))
     # Records are joined and selected by operators of theirs, which have no place for it.
-    monkeypatch.setattr("pytest_llmbench.columns.log.BLOCK", 100)
+    monkeypatch.setattr("pytest_llmbench.columns.BLOCK", 100)
     together = Records.concatenate([more, long, plain])
     assert isinstance(together, StoredRecords)
     same(together, Records.concatenate([more, plain, plain]))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.columns import own_folder as module
-from pytest_llmbench.columns.own_folder import own_folder, remove_leftovers, user_folder
+from pytest_llmbench import own_folder as module
+from pytest_llmbench.own_folder import own_folder, remove_leftovers, user_folder
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def process(tmp_path: Path, code: str) -> subprocess.Popen[str]:
     """Has a folder of its own with a file in it, says which, runs ``code``."""
     program = f"""
 import os, sys, time
-from pytest_llmbench.columns.own_folder import own_folder
+from pytest_llmbench.own_folder import own_folder
 folder = own_folder()
 (folder / "spool").write_text("records")
 {textwrap.dedent(code)}

@@ -18,9 +18,9 @@ from pytest_llmbench.metrics.jobs import job_metrics
 from pytest_llmbench.metrics.overload import as_overloaded
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.cells import Figure
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.judgement import Overload
+from pytest_llmbench.model.numbers import Figure
 from pytest_llmbench.model.objective import Objective
 
 OTHER = "Lorem ipsum."

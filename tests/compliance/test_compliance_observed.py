@@ -13,8 +13,7 @@ from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
 from pytest_llmbench.compliance.capacity_evidence import is_narrow
 from pytest_llmbench.compliance.checks.sut import _same_name
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.fact_keys import ManifestFact
-from pytest_llmbench.model.facts import Facts, Origin, declared_beside
+from pytest_llmbench.model.facts import Facts, ManifestFact, Origin, declared_beside
 from pytest_llmbench.model.judgement import Status
 
 

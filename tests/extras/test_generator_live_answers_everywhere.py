@@ -46,7 +46,7 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.timing import MonotonicClock
 from pytest_llmbench.wire.catalogue import dialect, dialect_at
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.sessions import turns_of

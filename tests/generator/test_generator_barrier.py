@@ -25,7 +25,7 @@ from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.plan import Batch, Deadlines, LoadPlan
 from pytest_llmbench.model.records import MISSING
 

@@ -40,7 +40,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSl
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.timing import MonotonicClock
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.adapted import Cuts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scripted_server import REPLY, Conversation, ScriptedServer, reply
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scripted_server import DONE, HEAD, REPLY, Conversation, ScriptedServer, chunked, event, plain
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation

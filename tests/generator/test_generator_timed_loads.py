@@ -32,8 +32,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.timing.alarm import LoopAlarm
-from pytest_llmbench.timing.clock import VirtualClock
+from pytest_llmbench.timing import LoopAlarm, VirtualClock
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
 Serve = Callable[..., ScriptedServer]

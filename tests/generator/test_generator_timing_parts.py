@@ -16,12 +16,20 @@ from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import JobLoop, Pacer
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
-from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.timing.alarm import LoopAlarm, TimerFdAlarm, best_alarm
-from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock, anchor, resolution_ns, stepped_ns
+from pytest_llmbench.timing import (
+    LoopAlarm,
+    MonotonicClock,
+    TimerFdAlarm,
+    VirtualClock,
+    anchor,
+    best_alarm,
+    resolution_ns,
+    stepped_ns,
+)
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -24,9 +24,8 @@ from pytest_llmbench.harness.comparison.budget import (
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import TestParameters, build, seconds_of
 from pytest_llmbench.methodology.sections import job, throughput, ttft
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import SavedSpread
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.__main__ import main
-from pytest_llmbench.arrivals.schedule import schedule_ns
+from pytest_llmbench.arrivals import schedule_ns
 from pytest_llmbench.harness.workloads.describe import Arrivals, shape_of_trace, shape_of_workload
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.store.traces.reading import read_trace

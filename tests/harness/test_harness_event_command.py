@@ -14,7 +14,7 @@ from pytest_llmbench.harness.sut.embedded import Replayed
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.harness.sut.event_command import event_command
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.workloads.lengths import Fixed

@@ -10,8 +10,7 @@ import pytest
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.comparison.arms import drive_together, drive_whole, in_turns, rounds
 from pytest_llmbench.methodology.procedure import Procedure
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records

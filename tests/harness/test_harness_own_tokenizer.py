@@ -19,10 +19,9 @@ from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenC
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Fact, Origin
 from pytest_llmbench.model.judgement import Status
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, Records

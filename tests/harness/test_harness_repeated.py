@@ -21,11 +21,10 @@ from pytest_llmbench.methodology import catalogue
 from pytest_llmbench.methodology.measuring.validity import Budget
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.sections import ttft
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult, WarmupReport

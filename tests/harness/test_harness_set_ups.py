@@ -21,7 +21,7 @@ from pytest_llmbench.harness.sut.sut import SetUp
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
-from pytest_llmbench.model.fact_keys import EndpointFact
+from pytest_llmbench.model.facts import EndpointFact
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

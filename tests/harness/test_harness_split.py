@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.compare.split import WHOLES, Parts, parts_by_run, parts_of, saved_parts, split
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_any_ms
-from pytest_llmbench.model.cells import Amount, Figure
+from pytest_llmbench.model.numbers import Amount, Figure
 from pytest_llmbench.model.observation import EngineReadings, Observation, is_total
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Table

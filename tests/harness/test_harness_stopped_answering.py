@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_llmbench.harness.judging import stopped_answering
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records

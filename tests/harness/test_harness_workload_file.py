@@ -15,7 +15,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.workloads.files import read_workload_file
-from pytest_llmbench.model.media import Piece
+from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

@@ -20,7 +20,7 @@ import pytest
 from pytest_apart import Session
 from vllm_server import program, serving
 
-from pytest_llmbench.arrivals.sessions import LiveAnswers, turn_of
+from pytest_llmbench.arrivals import LiveAnswers, turn_of
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots

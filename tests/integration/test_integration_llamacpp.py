@@ -22,8 +22,8 @@ from pytest_llmbench.harness.workloads.exact_lengths import MOST_CALLS, ExactLen
 from pytest_llmbench.metrics.latency import request_latency_ms
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.reply_checks import StructuredOutput
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.token_count import ServerTokenCount

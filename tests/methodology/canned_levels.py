@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import EngineReadings, Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -10,8 +10,7 @@ from itertools import groupby
 import numpy as np
 from canned_levels import QueueServer
 
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

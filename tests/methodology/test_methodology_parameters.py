@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.arrivals.schedule import schedule_ns
+from pytest_llmbench.arrivals import schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.measuring.one_load import request_count

@@ -177,8 +177,7 @@ def test_completion_rate_of_nothing_is_undefined() -> None:
 
 
 def test_rates_of_observations() -> None:
-    from pytest_llmbench.model.anchor import ClockAnchor
-    from pytest_llmbench.model.observation import Observation
+    from pytest_llmbench.model.observation import ClockAnchor, Observation
     from pytest_llmbench.model.plan import LoadPlan, OpenLoop
     from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

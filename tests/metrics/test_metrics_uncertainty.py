@@ -16,8 +16,7 @@ from pytest_llmbench.metrics.uncertainty import (
     tpot_leeways,
     ttft_leeways,
 )
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records, empty_slot_share, replacement_lags_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.answers import ExpectedAnswer, check_of
+from pytest_llmbench.model.reply_checks import ExpectedAnswer, check_of
 
 
 @pytest.mark.parametrize(

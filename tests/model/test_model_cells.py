@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmbench.model.cells import Amount, Cell, Figure, cells, text_of, with_intervals
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, cells, text_of, with_intervals
 from pytest_llmbench.model.result import Table
 
 CLOSED = Estimate(8.864, 6.54, 12.0, 0.95, 2_000, "order statistics", "ms")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pytest_llmbench
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.sentences import (
     Note,
     as_told,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.structured import VALID, VIOLATIONS, Call, StructuredOutput, compact, is_strict
+from pytest_llmbench.model.reply_checks import VALID, VIOLATIONS, Call, StructuredOutput, compact, is_strict
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

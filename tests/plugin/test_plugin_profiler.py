@@ -17,8 +17,8 @@ from pytest_llmbench.harness import profiling
 from pytest_llmbench.harness.allowance import Allowance, Budgets
 from pytest_llmbench.harness.profiling import profile, profiled_load
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import sample_results
 
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import (
@@ -28,7 +27,7 @@ from pytest_llmbench.model.judgement import (
     Validity,
 )
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -15,7 +15,7 @@ from pytest_llmbench import make_workload
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.media import Piece
+from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.request import PlannedRequest

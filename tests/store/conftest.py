@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import (
@@ -23,7 +22,7 @@ from pytest_llmbench.model.judgement import (
     Validity,
 )
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.store.record_line import row_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.media import Modality, Piece
+from pytest_llmbench.model.messages import Modality, Piece
 from pytest_llmbench.store.media_rows import rows_with_media
 
 PNG = Piece("image", 3, 56, 28).payload()

@@ -15,10 +15,9 @@ import pytest
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.catalogue import TESTS
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import EngineReadings, Observation
+from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.telemetry import Telemetry
 from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, plain, rebuilt

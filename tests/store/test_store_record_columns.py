@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench import redaction
-from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, OnRecords, Records
 from pytest_llmbench.model.request import Workload

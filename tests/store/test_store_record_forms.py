@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.columns.blocks import BlockFile, block_of, records_of
-from pytest_llmbench.columns.log import RecordLog, merged
+from pytest_llmbench.columns import BlockFile, RecordLog, block_of, merged, records_of
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
-from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import (
     Instant,
     Number,

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from stored_rows import read_records
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA, row_reader
@@ -233,7 +233,7 @@ def test_a_killed_run_keeps_what_it_measured(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from pytest_llmbench.model.anchor import ClockAnchor\n"
+        "from pytest_llmbench.model.observation import ClockAnchor\n"
         "from pytest_llmbench.model.record import Phase\n"
         "from pytest_llmbench.model.record import RequestRecord\n"
         "from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter\n"

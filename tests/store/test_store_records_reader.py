@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.log import StoredRecords
+from pytest_llmbench.columns import StoredRecords
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.measuring.levels import level_of
 from pytest_llmbench.metrics import itl, latency, throughput
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import GeneratorError
-from pytest_llmbench.model.media import Piece
+from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.dialect import EncodeOptions

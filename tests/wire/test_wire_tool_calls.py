@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.model.reply_checks import Call, StructuredOutput
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import Call, StructuredOutput
 from pytest_llmbench.wire.catalogue import DIALECTS
 from pytest_llmbench.wire.dialect import EncodeOptions
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.arrivals.sessions import LiveAnswers
+from pytest_llmbench.arrivals import LiveAnswers
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.harness.workloads.files import read_workload_file

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_llmbench import make_workload
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.media import Piece
+from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.workloads.media import media_law
 from pytest_llmbench.workloads.sequence import sequence_sha256
 

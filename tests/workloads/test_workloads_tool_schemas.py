@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.reply_checks import StructuredOutput, is_strict, parameters_of, schema_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import StructuredOutput, is_strict, parameters_of, schema_of
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix
 from pytest_llmbench.workloads.bulk_random import BulkRandom

@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.balance import growth_in_flight
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason
-from pytest_llmbench.model.fact_keys import LoadFact, WorkloadFact
+from pytest_llmbench.model.facts import LoadFact, WorkloadFact
 
 check = Checks()
 

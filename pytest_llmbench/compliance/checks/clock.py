@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, has
-from pytest_llmbench.model.fact_keys import ClockFact, NetworkFact, TimingFact
+from pytest_llmbench.model.facts import ClockFact, NetworkFact, TimingFact
 from pytest_llmbench.model.records import IntColumn, Records
 
 check = Checks()

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.fact_keys import (
+from pytest_llmbench.model.facts import (
     ComparisonFact,
     Key,
     LoadFact,

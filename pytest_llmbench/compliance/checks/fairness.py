@@ -11,7 +11,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, WorkloadFact
+from pytest_llmbench.model.facts import LoadFact, ResultFact, WorkloadFact
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.classes import LONG, SHORT
 

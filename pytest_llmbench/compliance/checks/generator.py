@@ -21,7 +21,7 @@ from pytest_llmbench.compliance.evidence_view import (
 from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest, ttft_leeways
-from pytest_llmbench.model.fact_keys import GuardrailFact, StreamingFact, TimingFact
+from pytest_llmbench.model.facts import GuardrailFact, StreamingFact, TimingFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import Records

@@ -12,7 +12,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.metrics.differences import Unexplained, gained_throughput, unlike_configurations
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
-from pytest_llmbench.model.fact_keys import GuardrailFact, LoadFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.facts import GuardrailFact, LoadFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 

@@ -22,7 +22,7 @@ from pytest_llmbench.model.draft import (
     MOST_EXCLUDED,
     SINGLE_TOKEN_SHARE,
 )
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, StreamingFact, TimingFact, WorkloadFact
+from pytest_llmbench.model.facts import LoadFact, ResultFact, StreamingFact, TimingFact, WorkloadFact
 from pytest_llmbench.stats.shape import FEWEST_EXCESSES
 
 check = Checks()

@@ -18,7 +18,7 @@ from pytest_llmbench.model.draft import (
     MOST_IN_FLIGHT,
     REQUESTS_PER_LENGTH,
 )
-from pytest_llmbench.model.fact_keys import ManifestFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.facts import ManifestFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
 
 check = Checks()
 

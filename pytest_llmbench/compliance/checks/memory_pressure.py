@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.model.draft import PRESSURE_S
-from pytest_llmbench.model.fact_keys import IsolationFact, LoadFact, WorkloadFact
+from pytest_llmbench.model.facts import IsolationFact, LoadFact, WorkloadFact
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.result import TestResult
 

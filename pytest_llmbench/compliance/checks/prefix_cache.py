@@ -11,7 +11,7 @@ from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
-from pytest_llmbench.model.fact_keys import SUTFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.facts import SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, IntColumn, Records

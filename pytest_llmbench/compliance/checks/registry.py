@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
-from pytest_llmbench.model.fact_keys import Key
+from pytest_llmbench.model.facts import Key
 
 Predicate = Callable[[EvidenceView], Answer]
 

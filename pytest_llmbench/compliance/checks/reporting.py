@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, chunk_counts, chunk_token_sums, has
-from pytest_llmbench.model.fact_keys import (
+from pytest_llmbench.model.facts import (
     PRODUCTION_SAMPLE_CHECK,
     LoadFact,
     ManifestFact,

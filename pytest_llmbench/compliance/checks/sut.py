@@ -8,7 +8,7 @@ import re
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, has
-from pytest_llmbench.model.fact_keys import EndpointFact, GuardrailFact, ManifestFact, SUTFact
+from pytest_llmbench.model.facts import EndpointFact, GuardrailFact, ManifestFact, SUTFact
 from pytest_llmbench.model.record import Outcome
 
 check = Checks()

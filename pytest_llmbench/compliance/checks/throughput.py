@@ -11,7 +11,7 @@ from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
 from pytest_llmbench.model.draft import ADVISED_LEVEL_S, SHORTEST_LEVEL_S
-from pytest_llmbench.model.fact_keys import Key, LoadFact, ResultFact
+from pytest_llmbench.model.facts import Key, LoadFact, ResultFact
 from pytest_llmbench.model.result import PROBE
 
 check = Checks()

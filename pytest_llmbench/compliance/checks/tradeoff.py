@@ -11,7 +11,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
 from pytest_llmbench.model.draft import LEVELS_OF_A_SWEEP, SHORTEST_LEVEL_S
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
 
 check = Checks()
 

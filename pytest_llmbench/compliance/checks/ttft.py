@@ -17,7 +17,7 @@ from pytest_llmbench.compliance.evidence_view import (
 )
 from pytest_llmbench.metrics.input_lengths import EDGES
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
-from pytest_llmbench.model.fact_keys import (
+from pytest_llmbench.model.facts import (
     COLD_START,
     GuardrailFact,
     LoadFact,

@@ -9,7 +9,7 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.draft import STEADY_PROBES, WARMUP_OUTPUT_TOKENS, WARMUP_REQUESTS
-from pytest_llmbench.model.fact_keys import COLD_START, WarmupFact
+from pytest_llmbench.model.facts import COLD_START, WarmupFact
 from pytest_llmbench.model.observation import Observation
 
 check = Checks()

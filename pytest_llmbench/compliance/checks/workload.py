@@ -23,7 +23,7 @@ from pytest_llmbench.compliance.workload_evidence import (
 )
 from pytest_llmbench.metrics.server_side import by_server
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, CONTEXTS, ZIPF_EXPONENT
-from pytest_llmbench.model.fact_keys import TokenizerFact, WorkloadFact
+from pytest_llmbench.model.facts import TokenizerFact, WorkloadFact
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
 from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS

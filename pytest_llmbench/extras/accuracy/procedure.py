@@ -24,13 +24,13 @@ from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestPara
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.accuracy import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
 from pytest_llmbench.metrics.throughput import completion_rate
-from pytest_llmbench.model.answers import RIGHT, check_of
-from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records, split_by_class
+from pytest_llmbench.model.reply_checks import RIGHT, check_of
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note

@@ -21,8 +21,8 @@ def questions(
     """The workload of a file of questions, whose replies are scored. Paths are relative to the current
     directory.
 
-    ``scorer``: see :class:`~pytest_llmbench.model.answers.ExpectedAnswer`. Raises SuiteError that names the
-    row for a question without prompt or answer, or with an answer that the scorer cannot use.
+    ``scorer``: see :class:`~pytest_llmbench.model.reply_checks.ExpectedAnswer`. Raises SuiteError that names
+    the row for a question without prompt or answer, or with an answer that the scorer cannot use.
     """
     file = Path(path).expanduser().absolute()
     try:

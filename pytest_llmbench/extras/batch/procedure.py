@@ -22,8 +22,8 @@ from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_l
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections import job
-from pytest_llmbench.model.cells import cells, with_intervals
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
+from pytest_llmbench.model.numbers import cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Batch, Load

@@ -23,7 +23,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.marks import llmbench
-from pytest_llmbench.model.fact_keys import EndpointFact, SUTFact
+from pytest_llmbench.model.facts import EndpointFact, SUTFact
 from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.redaction import outward
 

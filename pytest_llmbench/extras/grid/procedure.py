@@ -19,9 +19,9 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.methodology.sections.throughput import per_accelerator
-from pytest_llmbench.model.cells import cells as table_cells
-from pytest_llmbench.model.cells import with_intervals
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import cells as table_cells
+from pytest_llmbench.model.numbers import with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as kserve
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.grpc import OVER_GRPC
 from pytest_llmbench.extras.grpc.messages import MessageDecoder
-from pytest_llmbench.model.fact_keys import SUTFact
+from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.model_list import ModelList, below, is_name, unknown_model

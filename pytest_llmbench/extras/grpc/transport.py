@@ -14,7 +14,7 @@ from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.request_headers import call_headers
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
 from pytest_llmbench.wire.error_replies import is_stream
 

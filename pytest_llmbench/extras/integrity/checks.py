@@ -18,12 +18,12 @@ import numpy as np
 from pytest_llmbench.compare.log_ratio import log_ratio
 from pytest_llmbench.extras.integrity.prompts import LOADED, NEW, PUBLISHED, REPEATED, AuditPrompts
 from pytest_llmbench.metrics.definitions import MetricDefinition
-from pytest_llmbench.model.answers import SAID, check_of
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.reply_checks import SAID, check_of
 from pytest_llmbench.stats.ratios import exact_share_interval
 from pytest_llmbench.stats.runs import FloatArray
 

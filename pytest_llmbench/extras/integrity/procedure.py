@@ -24,9 +24,9 @@ from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestPara
 from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.throughput import completion_rate
-from pytest_llmbench.model.cells import Amount, Row, cells
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import SUTFact
+from pytest_llmbench.model.facts import SUTFact
+from pytest_llmbench.model.numbers import Amount, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan

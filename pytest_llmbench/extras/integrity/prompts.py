@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
 
-from pytest_llmbench.model.answers import FINGERPRINT, ExpectedAnswer
+from pytest_llmbench.model.reply_checks import FINGERPRINT, ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.adapted import Salted, with_lengths_of
 from pytest_llmbench.workloads.stream import (

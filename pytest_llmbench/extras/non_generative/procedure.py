@@ -29,8 +29,8 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan

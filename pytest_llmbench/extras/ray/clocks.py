@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.columns.log import RecordLog
+from pytest_llmbench.columns import RecordLog
 from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.record import Instant, RequestRecord, of_kind
 from pytest_llmbench.model.records import MISSING, Records

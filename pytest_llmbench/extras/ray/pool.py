@@ -19,7 +19,6 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.extras.ray.cluster import WHERE, absent
 from pytest_llmbench.extras.ray.messages import (
@@ -37,11 +36,11 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
 from pytest_llmbench.generator.workers.roles import WorkerPool
-from pytest_llmbench.model.fact_keys import ClockFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.own_folder import own_folder
 
 _ANSWERS_S = 3.0
 _JOIN_S = 30.0

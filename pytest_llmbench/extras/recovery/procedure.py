@@ -19,15 +19,14 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.throughput import load_end_ns
-from pytest_llmbench.model.cells import Amount, Figure, Row
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
+from pytest_llmbench.model.numbers import Amount, Figure, Row
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.plan import LoadPlan, Stage
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, TTFT_OVER_TIME, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.stages import Stage
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
 NAME = "recovery"

@@ -37,9 +37,9 @@ from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, T
 from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.metrics.latency import FAMILIES, distributions, streamed_tokens, tpot_ms
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Amount, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan

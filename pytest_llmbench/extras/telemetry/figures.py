@@ -32,8 +32,8 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.definitions import METRICS, of_the_machine
 from pytest_llmbench.metrics.jobs import job_metrics
 from pytest_llmbench.metrics.throughput import Window, level_window
-from pytest_llmbench.model.cells import Amount, Row, cells
 from pytest_llmbench.model.estimate import Estimate, Reason, by_run
+from pytest_llmbench.model.numbers import Amount, Row, cells
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import PROBE, REQUESTS_OVER_TIME, Level, Plot, Table, TestResult

@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.extras.telemetry.reading import SourceError
 from pytest_llmbench.extras.telemetry.sampler import sources
@@ -29,6 +28,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.telemetry import DeviceSeries, Lost, Telemetry
+from pytest_llmbench.own_folder import own_folder
 from pytest_llmbench.store.records_file import not_on_disk
 
 TELEMETRY_SCHEMA = "pytest-llmbench/telemetry/1.0"

@@ -12,7 +12,7 @@ from typing import Protocol
 from pytest_llmbench.generator.http.links import Link
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 
 _RIGHT_BEHIND_NS = 1_000_000_000
 """A connection closed within this time after a reply was closed because of it: idle limits of servers are

@@ -11,7 +11,7 @@ from pytest_llmbench.generator.http.pool import Keeper, Pool
 from pytest_llmbench.generator.http.reply_parser import Framing, NotHTTPError, ReplyParser
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.uniform import MOST_BYTES
 
 _LAST_CHUNK = b"0\r\n\r\n"

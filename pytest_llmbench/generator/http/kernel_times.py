@@ -17,7 +17,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 
-from pytest_llmbench.timing.clock import Clock, MonotonicClock
+from pytest_llmbench.timing import Clock, MonotonicClock
 
 SO_TIMESTAMPNS = 35
 """``asm-generic/socket.h``; Python has no name for it. The control message has the same number."""

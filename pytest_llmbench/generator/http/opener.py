@@ -17,7 +17,7 @@ from pytest_llmbench.generator.http.sockets import Sockets
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Stamping
-from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing import Clock
 
 _AT_ONCE = 64
 """Connections opened side by side when prewarming: more would overrun short accept queues."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_llmbench.generator.http.kernel_times import KernelTimes
-from pytest_llmbench.timing.alarm import TimerFd
+from pytest_llmbench.timing import TimerFd
 
 READ_BYTES = 256 * 1024
 """Most bytes of one read."""

@@ -11,11 +11,11 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from pytest_llmbench.columns.log import RecordLog
-from pytest_llmbench.columns.own_folder import own_folder
+from pytest_llmbench.columns import RecordLog
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.own_folder import own_folder
 
 MEMORY_BYTES = 16 * 1024 * 1024
 """The bytes of records in memory, about: some 8000 of short replies."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
-from pytest_llmbench.columns.log import RecordLog
+from pytest_llmbench.columns import RecordLog
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.spool import COLUMN_BATCH_BYTES, SpoolReader
 from pytest_llmbench.generator.workers.protocol import (

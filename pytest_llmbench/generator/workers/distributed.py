@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from pytest_llmbench.columns.log import together
+from pytest_llmbench.columns import together
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import result_of
@@ -32,17 +32,14 @@ from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
 from pytest_llmbench.generator.workers.protocol import Address, Done, Requests, Setup
 from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.fact_keys import GeneratorFact
-from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
+from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
-from pytest_llmbench.timing.clock import MonotonicClock, anchor
-from pytest_llmbench.timing.collector import quiet_gc
+from pytest_llmbench.timing import MonotonicClock, anchor, quiet_gc
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import PromptForm
 from pytest_llmbench.wire.server_figures import Declared

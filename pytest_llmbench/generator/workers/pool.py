@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup, refuse_other_version
+from pytest_llmbench.own_folder import own_folder
 
 _NOT_YET = Setup(Address(""), dialect="", model="")
 _START_S = 60.0

@@ -46,8 +46,7 @@ from pytest_llmbench.generator.workers.protocol import (
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.timing.alarm import best_alarm
-from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.timing import MonotonicClock, best_alarm
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
 from pytest_llmbench.tokens.reference import ReferenceTokenizer, reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect_at

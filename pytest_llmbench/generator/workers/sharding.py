@@ -25,7 +25,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from pytest_llmbench.arrivals.sessions import starts_ns, turn_of
+from pytest_llmbench.arrivals import starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.supply import FRAME_LENGTH, DealtWorkload
 from pytest_llmbench.generator.workers.protocol import UNSAYABLE, Requests, refusal

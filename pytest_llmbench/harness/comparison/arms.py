@@ -32,8 +32,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.definitions import OWN
 from pytest_llmbench.metrics.server_side import cached_input
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import Records

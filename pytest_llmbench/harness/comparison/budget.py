@@ -25,11 +25,10 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.parameters import TestParameters, seconds_of
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import ComparisonVerdict
-from pytest_llmbench.model.numbers import rough_duration
+from pytest_llmbench.model.numbers import Amount, rough_duration
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase

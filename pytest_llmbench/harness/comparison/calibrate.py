@@ -29,10 +29,9 @@ from pytest_llmbench.harness.comparison.identity import made_by
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
-from pytest_llmbench.model.cells import Amount, Cell
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedSpread
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
+from pytest_llmbench.model.numbers import NOT_KNOWN, Amount, Cell, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.store.baselines import read_baseline, recent_baselines

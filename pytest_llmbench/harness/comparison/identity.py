@@ -28,7 +28,7 @@ from pytest_llmbench.methodology.measuring.replies import how_made
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition, WarmupPolicy
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.fact_keys import EndpointFact, StreamingFact, SUTFact
+from pytest_llmbench.model.facts import EndpointFact, StreamingFact, SUTFact
 from pytest_llmbench.model.judgement import Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads

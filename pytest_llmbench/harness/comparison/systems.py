@@ -64,8 +64,7 @@ from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
-from pytest_llmbench.model.fact_keys import ComparisonFact, SUTFact, WarmupFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import ComparisonFact, Facts, Origin, SUTFact, WarmupFact
 from pytest_llmbench.model.judgement import ComparisonVerdict, Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult

@@ -21,9 +21,8 @@ from typing import Any, Literal
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.records import Records

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
-from pytest_llmbench.model.fact_keys import SUTFact
+from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, saved_baselines

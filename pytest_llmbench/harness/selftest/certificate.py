@@ -24,8 +24,7 @@ from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
-from pytest_llmbench.model.fact_keys import GeneratorFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.probes.host import environment

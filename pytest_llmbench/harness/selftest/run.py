@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
@@ -34,11 +33,12 @@ from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.own_folder import own_folder
 from pytest_llmbench.registry import named, required
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
 from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-from pytest_llmbench.timing.clock import MonotonicClock, anchor
+from pytest_llmbench.timing import MonotonicClock, anchor
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.workloads.lengths import Fixed

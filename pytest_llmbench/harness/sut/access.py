@@ -12,8 +12,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.endpoint import OnProgress, SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.model.fact_keys import RequestFact
-from pytest_llmbench.model.facts import Facts, Origin, declared_beside
+from pytest_llmbench.model.facts import Facts, Origin, RequestFact, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS

@@ -14,8 +14,7 @@ from pytest_llmbench.endpoint_urls import OF_HTTP, http_beside, is_grpc
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
-from pytest_llmbench.model.fact_keys import ClockFact, EndpointFact, NetworkFact, WireFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import ClockFact, EndpointFact, Facts, NetworkFact, Origin, WireFact
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import load, required, transport_for
 

@@ -14,8 +14,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.model.fact_keys import SUTFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, SUTFact
 from pytest_llmbench.registry import named
 
 if TYPE_CHECKING:

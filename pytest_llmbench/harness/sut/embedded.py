@@ -10,9 +10,8 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, nothing
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.fact_keys import EndpointFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_llmbench.harness.execution.drive import Executor
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.sentences import Note
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Endpoint:
 
     def anchor(self) -> ClockAnchor:
         """One instant on that clock and on the wall clock."""
-        from pytest_llmbench.timing.clock import MonotonicClock, anchor  # a replay has a clock of its own
+        from pytest_llmbench.timing import MonotonicClock, anchor  # a replay has a clock of its own
 
         return anchor(MonotonicClock())
 

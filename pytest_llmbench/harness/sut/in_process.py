@@ -36,14 +36,21 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.execution.drive import Told
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
-from pytest_llmbench.model.fact_keys import EndpointFact, GeneratorFact, StreamingFact, SUTFact, TimingFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import (
+    EndpointFact,
+    Facts,
+    GeneratorFact,
+    Origin,
+    StreamingFact,
+    SUTFact,
+    TimingFact,
+)
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.probes.host import host_facts
-from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.timing import MonotonicClock
 from pytest_llmbench.wire.catalogue import dialect, generates
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.workloads.lengths import Fixed

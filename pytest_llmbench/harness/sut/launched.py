@@ -26,8 +26,7 @@ import httpx
 from pytest_llmbench.endpoint_urls import PORT, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import STOP_S, GroupGuard, end_group, signal_group
-from pytest_llmbench.model.fact_keys import EndpointFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import keep_secrets_of_program
 from pytest_llmbench.trust import client_context

@@ -20,8 +20,8 @@ from pytest_llmbench.harness.sut.endpoint import Endpoint, OnProgress, Opened, l
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.procedure import VariantInfo
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import keep_secret
 

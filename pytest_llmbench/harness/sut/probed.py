@@ -13,8 +13,7 @@ import numpy as np
 
 from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.harness.execution.drive import Stoppable, Told
-from pytest_llmbench.model.fact_keys import GeneratorFact, TokenizerFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin, TokenizerFact
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase, TokenSource

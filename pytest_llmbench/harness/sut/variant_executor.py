@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, never_ends
-from pytest_llmbench.model.fact_keys import LoadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome

@@ -17,8 +17,7 @@ from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
-from pytest_llmbench.model.fact_keys import RequestFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, Origin, RequestFact
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.sut_schema import Call, FurtherRequest, Reset

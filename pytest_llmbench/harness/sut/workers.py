@@ -10,8 +10,7 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.model.fact_keys import ClockFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.registry import named

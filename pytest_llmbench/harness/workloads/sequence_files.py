@@ -11,8 +11,7 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.model.fact_keys import WorkloadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, Origin, WorkloadFact
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult

@@ -12,9 +12,9 @@ import numpy as np
 
 from pytest_llmbench.metrics.jobs import job_metrics
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.cells import Row, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, by_run
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Row, cells
 from pytest_llmbench.model.observation import AdapterCall, Observation
 from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.model.result import Table, TestResult

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import shown
 from pytest_llmbench.methodology.given import OF_CHURN
 from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.input_lengths import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
@@ -48,7 +48,7 @@ from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 
 if TYPE_CHECKING:
-    from pytest_llmbench.model.stages import Stage
+    from pytest_llmbench.model.plan import Stage
 
 GATE_REQUESTS = SAMPLES_REQUIRED["p99"]
 """Default number of requests of a gate: the draft's minimum for P99."""
@@ -150,7 +150,7 @@ class AdaptiveParameters(LoadParameters):
         """The stages of a load whose rate changes; else none."""
         if self.arrival is None or isinstance(self.arrival, str):
             return ()
-        from pytest_llmbench.model.stages import stages_of  # few loads have stages
+        from pytest_llmbench.model.plan import stages_of  # few loads have stages
 
         return stages_of(self.arrival)
 
@@ -159,7 +159,7 @@ class AdaptiveParameters(LoadParameters):
         """The requests of stages with an end; else None."""
         if not self.stages:
             return None
-        from pytest_llmbench.model.stages import requests_of
+        from pytest_llmbench.model.plan import requests_of
 
         return requests_of(self.stages)
 
@@ -167,7 +167,7 @@ class AdaptiveParameters(LoadParameters):
     def load(self) -> Load:
         if not self.stages:
             return super().load
-        from pytest_llmbench.model.stages import mean_rate
+        from pytest_llmbench.model.plan import mean_rate
 
         return OpenLoop(mean_rate(self.stages), STAGES, self.burstiness or 1.0, stages=self.stages)
 

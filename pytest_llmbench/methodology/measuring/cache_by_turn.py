@@ -23,8 +23,8 @@ from pytest_llmbench.metrics.session_figures import (
     turn_latencies,
     turn_shares,
 )
-from pytest_llmbench.model.cells import Amount, Figure, Row, cells
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import Amount, Figure, Row, cells
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.session import USUAL, TurnClass

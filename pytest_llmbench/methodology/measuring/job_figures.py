@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.arrivals.sessions import starts_ns
+from pytest_llmbench.arrivals import starts_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.given import MEASURED_IF_LIMITED
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
@@ -26,11 +26,10 @@ from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import ByRun, Estimate, SavedSpread, by_run
-from pytest_llmbench.model.fact_keys import LoadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import judged_name

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, count_within
+from pytest_llmbench.arrivals import arrival_seed, count_within
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop

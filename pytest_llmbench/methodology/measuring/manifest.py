@@ -15,19 +15,20 @@ import numpy as np
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
-from pytest_llmbench.model.fact_keys import (
+from pytest_llmbench.model.facts import (
     COLD_START,
+    Facts,
     GeneratorFact,
     GuardrailFact,
     Key,
     LoadFact,
+    Origin,
     StreamingFact,
     TimingFact,
     TokenizerFact,
     WarmupFact,
     WorkloadFact,
 )
-from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, TokenSource

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.result import NOT_OFFERED, Level

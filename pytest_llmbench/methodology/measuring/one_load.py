@@ -47,11 +47,11 @@ from pytest_llmbench.metrics.throughput import (
     rates,
     request_throughput,
 )
-from pytest_llmbench.model.cells import Cell, cells
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import SUTFact
+from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Cell, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import JUDGED, LoadPlan, Quantity
@@ -62,7 +62,7 @@ from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 
 if TYPE_CHECKING:
-    from pytest_llmbench.model.stages import Stage
+    from pytest_llmbench.model.plan import Stage
 
 FULL_REQUESTS = SAMPLES_REQUIRED["p99_9"]
 """The draft's minimum of requests for P99.9, which a compliant run always reports (AMB-01)."""

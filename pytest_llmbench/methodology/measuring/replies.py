@@ -11,14 +11,13 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import Runs, gathered_share
 from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
-from pytest_llmbench.model.answers import CUT, NO_ANSWER, SCORER_FAILED, check_of
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
-from pytest_llmbench.model.fact_keys import TokenizerFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, TokenizerFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import KNOWN_FINISH, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.reply_checks import CUT, NO_ANSWER, SCORER_FAILED, check_of
 from pytest_llmbench.model.sentences import Note
 
 MOST_GATHERED = 0.5

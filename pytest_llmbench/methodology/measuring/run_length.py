@@ -11,8 +11,8 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.metrics.latency import waiting
 from pytest_llmbench.metrics.overload import with_slots
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.stats.backlog import FEWEST
 from pytest_llmbench.stats.batching import ENOUGH, FullLoad, load_at_full_slots

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_llmbench.metrics.server_side import cached_input, cold_starts
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records

@@ -30,10 +30,9 @@ from pytest_llmbench.metrics.fairness import (
     turn_waits,
 )
 from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, latencies
-from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact
+from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records

@@ -9,7 +9,7 @@ from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_law
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.session_figures import latencies
-from pytest_llmbench.model.fact_keys import SUTFact
+from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload

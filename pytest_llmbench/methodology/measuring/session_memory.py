@@ -18,9 +18,8 @@ from pytest_llmbench.methodology.pressure import PressedLevels, signs_of
 from pytest_llmbench.metrics.kv_cache import zeros_of
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
-from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.numbers import percentage
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, cells, percentage
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import USUAL, TurnClass

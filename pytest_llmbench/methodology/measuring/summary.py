@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_llmbench.model.fact_keys import GuardrailFact, SUTFact, WarmupFact, WireFact, WorkloadFact
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, GuardrailFact, SUTFact, WarmupFact, WireFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS

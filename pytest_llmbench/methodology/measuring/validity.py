@@ -50,9 +50,9 @@ from pytest_llmbench.metrics.server_side import (
     cut_short,
     unshown_share,
 )
-from pytest_llmbench.model.cells import Amount
-from pytest_llmbench.model.fact_keys import ClockFact, GuardrailFact, ManifestFact, TokenizerFact
+from pytest_llmbench.model.facts import ClockFact, GuardrailFact, ManifestFact, TokenizerFact
 from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource

@@ -8,8 +8,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.differences import Unexplained
-from pytest_llmbench.model.fact_keys import WarmupFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, Origin, WarmupFact
 from pytest_llmbench.model.judgement import Finding
 
 

@@ -17,7 +17,7 @@ from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.sentences import Note
 
 DECLARED, SEARCHED = "declared by the marker (capacity_rps)", "found by this test's search"

@@ -32,7 +32,7 @@ from pytest_llmbench.methodology.search.probing import (
     sustainable,
     value_of,
 )
-from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import BURST
 from pytest_llmbench.model.sentences import Note

@@ -16,7 +16,7 @@ from pytest_llmbench.methodology.search.bracketing import downwards
 from pytest_llmbench.methodology.search.bracketing import searched as searching
 from pytest_llmbench.methodology.search.probing import Holds, rate_of, value_of
 from pytest_llmbench.methodology.search.search import Searched
-from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

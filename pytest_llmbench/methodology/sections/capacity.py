@@ -36,10 +36,10 @@ from pytest_llmbench.metrics.balance import tokens_in_flight
 from pytest_llmbench.metrics.kv_cache import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import level_window
-from pytest_llmbench.model.cells import Amount, Cell, Row, cells
 from pytest_llmbench.model.draft import LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
+from pytest_llmbench.model.numbers import Amount, Cell, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING

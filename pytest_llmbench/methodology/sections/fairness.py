@@ -44,11 +44,10 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
-from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, WorkloadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, WorkloadFact
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

@@ -27,10 +27,9 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, good, goodput, rates, uncounted
-from pytest_llmbench.model.cells import Cell, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import NOT_MEASURED, percentage, quantity
+from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, quantity, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity

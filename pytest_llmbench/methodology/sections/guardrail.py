@@ -62,13 +62,11 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.throughput import window_of
-from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.estimate import Estimate, Reason
-from pytest_llmbench.model.fact_keys import GuardrailFact, LoadFact, SUTFact, WarmupFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, GuardrailFact, LoadFact, Origin, SUTFact, WarmupFact
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome

@@ -46,13 +46,20 @@ from pytest_llmbench.metrics.itl import (
 )
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
-from pytest_llmbench.model.cells import Amount, Cell, Row, cells, with_intervals
 from pytest_llmbench.model.draft import FEWEST_TOKENS, ITL_PERCENTS, ITL_REQUESTS, ITL_SAMPLES
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import NOT_MEASURED, number, quantity
+from pytest_llmbench.model.numbers import (
+    NOT_MEASURED,
+    Amount,
+    Cell,
+    Row,
+    cells,
+    number,
+    quantity,
+    with_intervals,
+)
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

@@ -24,11 +24,10 @@ from pytest_llmbench.metrics.itl import (
     server_clock_holds,
     server_clock_misfit,
 )
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_TOKENS, MOST_EXCLUDED
-from pytest_llmbench.model.fact_keys import StreamingFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, Origin, StreamingFact
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CHARACTERISATION
 from pytest_llmbench.model.sentences import Note

@@ -29,8 +29,8 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Cell, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import Cell, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load

@@ -35,7 +35,6 @@ from pytest_llmbench.metrics.input_lengths import (
 )
 from pytest_llmbench.metrics.server_side import LEAST_READ_SHARE
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.draft import (
     CONTEXT_LENGTHS,
     CONTEXT_OUTPUT_TOKENS,
@@ -44,10 +43,9 @@ from pytest_llmbench.model.draft import (
     REQUESTS_PER_LENGTH,
 )
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import PLAIN, number
+from pytest_llmbench.model.numbers import PLAIN, Amount, Cell, Figure, Row, cells, number, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan

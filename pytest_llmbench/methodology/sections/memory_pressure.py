@@ -53,10 +53,10 @@ from pytest_llmbench.metrics.kv_cache import (
     preemption_recovery_rate,
     timeouts,
 )
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.fact_keys import IsolationFact, LoadFact, SUTFact
+from pytest_llmbench.model.facts import IsolationFact, LoadFact, SUTFact
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan

@@ -53,11 +53,11 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.kv_cache import cache_hit_rate, cached_input_share, with_zeros
 from pytest_llmbench.metrics.server_side import cached_input, tells_cached
-from pytest_llmbench.model.cells import Row, cells
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.estimate import Estimate, Reason
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan

@@ -32,9 +32,9 @@ from pytest_llmbench.metrics import reasoning as measured
 from pytest_llmbench.metrics.itl import Option, itl_distribution
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.fact_keys import ResultFact
+from pytest_llmbench.model.facts import ResultFact
+from pytest_llmbench.model.numbers import Figure, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, OpenLoop

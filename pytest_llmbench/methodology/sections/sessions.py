@@ -84,9 +84,9 @@ from pytest_llmbench.metrics.session_figures import (
     turn_metrics,
 )
 from pytest_llmbench.metrics.throughput import rates, uncounted, unknown
-from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, by_run
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity

@@ -37,10 +37,9 @@ from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, sea
 from pytest_llmbench.methodology.search.sustained import Sustained, sustained
 from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
-from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
-from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, SUTFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact
+from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport

@@ -32,11 +32,10 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, meets, value_of
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
-from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
 from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.fact_keys import LoadFact
-from pytest_llmbench.model.numbers import NOT_MEASURED, quantity
+from pytest_llmbench.model.facts import LoadFact
+from pytest_llmbench.model.numbers import NOT_MEASURED, Amount, Cell, Figure, cells, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

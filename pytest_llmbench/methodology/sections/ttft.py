@@ -31,9 +31,9 @@ from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records

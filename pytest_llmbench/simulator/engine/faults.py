@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
-from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.model.reply_checks import StructuredOutput
 from pytest_llmbench.simulator.engine.config import CheatOptions, EngineConfig
 from pytest_llmbench.simulator.engine.request import RefusalError
 

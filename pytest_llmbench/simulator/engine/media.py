@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from pytest_llmbench.model.media import Piece
+from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.request import RefusalError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pytest_llmbench.model.answers import CUT, RIGHT, WRONG
+from pytest_llmbench.model.reply_checks import CUT, RIGHT, WRONG
 from pytest_llmbench.simulator.engine.structured_replies import StructuredReply
 from pytest_llmbench.tokens.reference import reference_tokenizer
 

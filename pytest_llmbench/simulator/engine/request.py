@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.model.reply_checks import StructuredOutput
 from pytest_llmbench.simulator.engine.config import EngineConfig
 
 _ERROR_TYPES = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_llmbench.model.structured import (
+from pytest_llmbench.model.reply_checks import (
     Call,
     StructuredOutput,
     compact,

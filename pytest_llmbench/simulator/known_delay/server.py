@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 from pytest_llmbench.registry import face
 from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
 from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script
-from pytest_llmbench.timing.alarm import Alarm, best_alarm
+from pytest_llmbench.timing import Alarm, best_alarm
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

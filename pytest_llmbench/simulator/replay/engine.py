@@ -15,20 +15,21 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.cells import Amount
-from pytest_llmbench.model.fact_keys import (
+from pytest_llmbench.model.facts import (
     ClockFact,
     EndpointFact,
+    Facts,
+    Origin,
     StreamingFact,
     SUTFact,
     TimingFact,
     WireFact,
 )
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import (
     ACCEPTED_AT,
     INTERRUPTED_BY_CTRL_C,
+    ClockAnchor,
     Observation,
     SelfCheck,
     of_label,
@@ -52,7 +53,7 @@ from pytest_llmbench.simulator.scenario.variants import (
     variant_facts,
     with_overrides,
 )
-from pytest_llmbench.timing.collector import quiet_gc
+from pytest_llmbench.timing import quiet_gc
 
 if TYPE_CHECKING:
     from pytest_llmbench.model.telemetry import Telemetry

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.arrivals.sessions import Due, LiveAnswers, SessionFlow, sessions_of, starts_ns, turn_of
+from pytest_llmbench.arrivals import Due, LiveAnswers, SessionFlow, sessions_of, starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.columns.log import RecordLog
-from pytest_llmbench.model.answers import UNANSWERED
+from pytest_llmbench.columns import RecordLog
 from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord, TokenSource, of_planned_cut
 from pytest_llmbench.model.records import (
     KINDS,
@@ -29,6 +28,7 @@ from pytest_llmbench.model.records import (
     Records,
     offsets_of,
 )
+from pytest_llmbench.model.reply_checks import UNANSWERED
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence

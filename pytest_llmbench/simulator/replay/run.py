@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.model.answers import FINGERPRINT
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, of_planned_cut
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.reply_checks import FINGERPRINT
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.deployment import Deployment

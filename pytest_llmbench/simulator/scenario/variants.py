@@ -11,8 +11,15 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.fact_keys import GuardrailFact, IsolationFact, SUTFact, TokenizerFact, WarmupFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import (
+    Facts,
+    GuardrailFact,
+    IsolationFact,
+    Origin,
+    SUTFact,
+    TokenizerFact,
+    WarmupFact,
+)
 from pytest_llmbench.simulator.engine.config import EngineConfig, PreemptionMode, Scheduler
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.scenario.scenario import Scenario, overridden, parse_scenario

@@ -22,7 +22,7 @@ from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruthLog
 from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, MetricsPage
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.timing.alarm import Alarm
+from pytest_llmbench.timing import Alarm
 
 
 class RecentValues:

@@ -46,7 +46,7 @@ from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import FilteredReply, Reply, StreamedReply, WholeReply
 from pytest_llmbench.simulator.serving.reply_text import ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
-from pytest_llmbench.timing.alarm import LoopAlarm
+from pytest_llmbench.timing import LoopAlarm
 
 CONNECTION = "connection"
 """Key of the request's ``state`` under which the HTTP protocol leaves its :class:`Connection`."""

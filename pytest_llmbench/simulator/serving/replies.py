@@ -17,7 +17,7 @@ from pytest_llmbench.simulator.serving.reply_text import (
     error_event,
     error_object,
 )
-from pytest_llmbench.timing.alarm import LoopAlarm
+from pytest_llmbench.timing import LoopAlarm
 
 _EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _COMMENT = b": keep-alive\n\n"

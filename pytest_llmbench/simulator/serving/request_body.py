@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.structured import StructuredOutput, compact
+from pytest_llmbench.model.reply_checks import StructuredOutput, compact
 from pytest_llmbench.simulator.engine.media import ids_in
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 

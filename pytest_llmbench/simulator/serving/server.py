@@ -28,7 +28,7 @@ from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS,
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
-from pytest_llmbench.timing.alarm import best_alarm
+from pytest_llmbench.timing import best_alarm
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 _KEEP_ALIVE_S = 300

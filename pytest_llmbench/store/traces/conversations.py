@@ -22,7 +22,7 @@ from pytest_llmbench.model.messages import (
     message_mistakes,
     nothing_asked,
 )
-from pytest_llmbench.model.structured import compact
+from pytest_llmbench.model.reply_checks import compact
 from pytest_llmbench.store.rows import Rows
 from pytest_llmbench.store.traces.messages import (
     ASSISTANT,

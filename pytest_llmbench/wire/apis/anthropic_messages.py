@@ -14,8 +14,8 @@ from typing import Any
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.messages import Message
+from pytest_llmbench.model.reply_checks import schema_of, tools_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import schema_of, tools_of
 from pytest_llmbench.wire.chunk import (
     CallDelta,
     Chunk,

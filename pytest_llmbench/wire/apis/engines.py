@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench.model.messages import MessageArray
+from pytest_llmbench.model.reply_checks import tools_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import tools_of
 from pytest_llmbench.wire.chunk import (
     CallDelta,
     Chunk,

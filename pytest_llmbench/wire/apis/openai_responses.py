@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench.model.messages import Message
+from pytest_llmbench.model.reply_checks import is_strict, schema_of, tools_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
 from pytest_llmbench.wire.chunk import (
     CallDelta,
     Chunk,

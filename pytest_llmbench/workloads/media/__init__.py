@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.media import SUFFIXES, Modality, Piece, modalities_of
+from pytest_llmbench.model.messages import SUFFIXES, Modality, Piece, modalities_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.adapted import seconds_law
 from pytest_llmbench.workloads.bulk_random import BulkRandom

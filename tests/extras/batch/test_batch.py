@@ -15,7 +15,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.plan import Batch, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -43,7 +43,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.registry import load
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.timing.clock import VirtualClock
+from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import CallDialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat

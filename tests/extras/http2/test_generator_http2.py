@@ -37,7 +37,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Deadlines
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.registry import load
-from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
+from pytest_llmbench.timing import MonotonicClock, VirtualClock
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 

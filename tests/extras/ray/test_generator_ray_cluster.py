@@ -24,7 +24,7 @@ from live_talk import CHAT, SESSIONS, Heard, by_chat, over_http
 from planned_load import Prompts
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.placement import RaySpec

@@ -24,7 +24,7 @@ from ray_stand_in import Machines, StandInActor, StandInBridge, StandInCluster
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
 from waiting import wait_for
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.extras.ray import pool as ray_pool
 from pytest_llmbench.extras.ray import worker_actor as actor_module

@@ -13,9 +13,8 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.workers import clock_facts, clocked
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import Records

@@ -14,12 +14,11 @@ from pytest_llmbench.extras.recovery.figures import Recovery, recovery, time_to_
 from pytest_llmbench.extras.recovery.procedure import TEST, Parameters
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.estimate import EstimateKind, Reason
-from pytest_llmbench.model.fact_keys import LoadFact
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, LoadFact, Origin
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import spike
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.stages import spike
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

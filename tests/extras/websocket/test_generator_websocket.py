@@ -46,7 +46,7 @@ from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.timing.clock import VirtualClock
+from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.openai_chat import OpenAIChat

@@ -28,7 +28,7 @@ from pytest_llmbench.generator.http.transport import KERNEL, USER_SPACE, Stampin
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
+from pytest_llmbench.timing import MonotonicClock, VirtualClock
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]

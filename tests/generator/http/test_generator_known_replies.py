@@ -21,7 +21,7 @@ from pytest_llmbench.generator.http.transport import End, Exchange, abandon
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.timing.clock import VirtualClock
+from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.catalogue import dialect
 
 HEAD = b"HTTP/1.1 200 OK\r\nDate: now\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"

@@ -20,7 +20,7 @@ from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import note_late_reads
 from pytest_llmbench.model.record import Phase, RequestRecord
-from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.timing import MonotonicClock
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stamps of the kernel are Linux's")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from scripted_server import REPLY, ScriptedServer, reply
 
+from pytest_llmbench import timing
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import Limits, LoadLimits
@@ -23,8 +24,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.timing import collector
-from pytest_llmbench.timing.collector import frozen_by_others
+from pytest_llmbench.timing import frozen_by_others
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 Serve = Callable[..., ScriptedServer]
@@ -35,7 +35,7 @@ MakePlan = Callable[..., LoadPlan]
 @pytest.fixture
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What these tests have frozen for their whole run is none of a load's, which counts what is frozen."""
-    monkeypatch.setattr(collector, "frozen_by_others", frozen_by_others)
+    monkeypatch.setattr(timing, "frozen_by_others", frozen_by_others)
     frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     yield

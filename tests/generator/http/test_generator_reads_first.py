@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.generator.decoding import DecodeQueue
 from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.timing.clock import Clock, MonotonicClock
+from pytest_llmbench.timing import Clock, MonotonicClock
 
 
 class Looked:

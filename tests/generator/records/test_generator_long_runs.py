@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.log import RecordLog, StoredRecords, together
+from pytest_llmbench.columns import RecordLog, StoredRecords, together
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.distributed import peak_in_flight

@@ -27,7 +27,7 @@ from scripted_server import plain as plain_reply
 from three_attempts import three_attempts
 from waiting import wait_for
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.measurement import SESSION_DEADLINE
 from pytest_llmbench.generator.run import LoadGenerator

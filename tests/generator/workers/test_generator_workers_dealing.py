@@ -15,19 +15,16 @@ import pytest
 from planned_load import TextWorkload
 from scipy import stats
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.arrivals.sessions import sessions_of, turn_of
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns, sessions_of, turn_of
 from pytest_llmbench.errors import GeneratorError, StoreError, SuiteError
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.workers.protocol import Requests
 from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
-from pytest_llmbench.model.answers import ExpectedAnswer
-from pytest_llmbench.model.media import Piece
-from pytest_llmbench.model.messages import Message, MessageArray
+from pytest_llmbench.model.messages import Message, MessageArray, Piece
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
-from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import AT_ONCE

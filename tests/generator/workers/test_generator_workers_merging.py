@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.log import together
+from pytest_llmbench.columns import together
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.coordinator import WorkerShare
@@ -80,7 +80,7 @@ def test_a_part_keeps_what_its_worker_spooled_up_to_the_cut(
     memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_llmbench.generator.workers.coordinator.COLUMN_BATCH_BYTES", 3000)
-    monkeypatch.setattr("pytest_llmbench.columns.log.MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr("pytest_llmbench.columns.MEMORY_BYTES", memory_bytes)
     member: Any = SimpleNamespace(setup=Setup(Address("http://127.0.0.1:9/v1"), "x", "m", directory=tmp_path))
     rows = [row(index, 1000 - index, chunks=index % 4) for index in range(90)]
     part = WorkerShare(member, 1)

@@ -6,8 +6,8 @@ import numpy as np
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.methodology.sections import throughput, ttft
-from pytest_llmbench.model.cells import Figure
 from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.numbers import Figure
 
 
 def number(value: float) -> Estimate:

@@ -12,7 +12,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
 from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.stages import spike
+from pytest_llmbench.model.plan import spike
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

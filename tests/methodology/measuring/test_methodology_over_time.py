@@ -10,8 +10,7 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.methodology.measuring.over_time import MOST_BINS, over_time_plots
 from pytest_llmbench.methodology.sections import ttft
-from pytest_llmbench.model.anchor import ClockAnchor
-from pytest_llmbench.model.observation import EngineReadings, Observation
+from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records

@@ -10,7 +10,7 @@ from canned_levels import prompts
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build

@@ -15,9 +15,9 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.job_figures import first_wave, steady_middle
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
-from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

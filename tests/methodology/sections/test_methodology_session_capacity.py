@@ -24,9 +24,8 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity, throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.metrics.throughput import level_window, window_of
-from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.judgement import Gate, GateVerdict, ValidityVerdict
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.arrivals import sessions
-from pytest_llmbench.columns import log
-from pytest_llmbench.columns.log import StoredRecords
+from pytest_llmbench import arrivals, columns
+from pytest_llmbench.columns import StoredRecords
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
@@ -71,8 +70,8 @@ def test_handing_over_in_batches_changes_nothing(
     # Sizes of buffers in four layers of the replay, which nobody else has a reason to choose.
     monkeypatch.setattr(replay_run, "BATCH", 13)
     monkeypatch.setattr(sequence, "AT_ONCE", 50)
-    monkeypatch.setattr(sessions, "_NUMBERS_AT_ONCE", 17)
-    monkeypatch.setattr(log, "MEMORY_BYTES", 5000)
+    monkeypatch.setattr(arrivals, "_NUMBERS_AT_ONCE", 17)
+    monkeypatch.setattr(columns, "MEMORY_BYTES", 5000)
     cut, told = _replayed(scenario, plan)
     assert isinstance(cut.records, StoredRecords)
     _same(cut.records, whole.records)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine_runs import installed
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.observation import Observation

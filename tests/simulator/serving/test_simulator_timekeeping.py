@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.simulator.serving.driver import RecentValues
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
-from pytest_llmbench.timing.alarm import Alarm, LoopAlarm, TimerFdAlarm, best_alarm
+from pytest_llmbench.timing import Alarm, LoopAlarm, TimerFdAlarm, best_alarm
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
 

@@ -1,17 +1,115 @@
-"""Waking up at an instant, as exactly as the platform allows: by a kernel timer as a file descriptor (Linux),
-which a loop can watch, or by timers of the loop.
+"""Time: the clocks, in one place, so that tests can move it; waking up at an instant; and a quiet garbage
+collector.
+
+An alarm is as exact as the platform allows: a kernel timer as a file descriptor (Linux), which a loop can
+watch, or timers of the loop. A collection of garbage goes through all that a session holds, so there is none
+while load is running, in real time or in virtual.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
+import itertools
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_llmbench.timing.clock import Clock, MonotonicClock
+from pytest_llmbench.model.observation import ClockAnchor
+
+_ANCHOR_READINGS = 32
+_STEP_READINGS = 2000
+
+
+class Clock(Protocol):
+    """The clock of the generator."""
+
+    @property
+    def name(self) -> str:
+        """The clock's name in reports."""
+
+    @property
+    def reported_resolution_ns(self) -> int:
+        """Resolution that the platform claims."""
+
+    def monotonic_ns(self) -> int:
+        """Never goes back; every instant of a record is read from it."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch; read once per run, for export (section 4.7)."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Give the loop back for about this long; 0 lets what is ready run once."""
+
+
+class MonotonicClock:
+    """CLOCK_MONOTONIC: not stepped by NTP, and one clock for all processes of a machine."""
+
+    name = "CLOCK_MONOTONIC"
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    wall_ns = staticmethod(time.time_ns)
+
+    @property
+    def reported_resolution_ns(self) -> int:
+        return max(1, round(time.get_clock_info("monotonic").resolution * 1e9))
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class VirtualClock:
+    """A clock that moves only when somebody sleeps; a sleep of 0 costs ``tick_ns``."""
+
+    name = "virtual"
+    reported_resolution_ns = 1
+
+    def __init__(self, start_ns: int = 1_000_000_000, *, tick_ns: int = 10_000) -> None:
+        self.now_ns = start_ns
+        self.tick_ns = tick_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_ns += max(self.tick_ns, round(seconds * 1e9))
+        await asyncio.sleep(0)
+
+
+def anchor(clock: Clock) -> ClockAnchor:
+    """One instant on both clocks: the reading of the wall clock with the narrowest monotonic bracket."""
+    best: tuple[int, ClockAnchor] | None = None
+    for _ in range(_ANCHOR_READINGS):
+        before = clock.monotonic_ns()
+        wall = clock.wall_ns()
+        width = clock.monotonic_ns() - before
+        if best is None or width < best[0]:
+            best = (width, ClockAnchor(monotonic_ns=before + width // 2, wall_ns=wall))
+    assert best is not None
+    return best[1]
+
+
+def stepped_ns(before: ClockAnchor, after: ClockAnchor) -> int:
+    """The step of the wall clock between two instants, in nanoseconds; 0 for what a daemon may slew it by
+    meanwhile (500 ppm) and 10 ms, the accuracy that the draft asks of clocks (4.7.2)."""
+    moved_ns = after.wall_ns - before.wall(after.monotonic_ns)
+    slewed_ns = (after.monotonic_ns - before.monotonic_ns) // 2000
+    return moved_ns if abs(moved_ns) > 10_000_000 + slewed_ns else 0
+
+
+def resolution_ns(clock: Clock) -> int:
+    """Resolution in use: the larger of the reported one and the smallest step seen (section 4.2)."""
+    readings = [clock.monotonic_ns() for _ in range(_STEP_READINGS)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
+    smallest = min((step for step in steps if step > 0), default=0)
+    return max(clock.reported_resolution_ns, smallest)
+
 
 _CLOCK_MONOTONIC = 1
 _TFD_TIMER_ABSTIME = 1
@@ -154,3 +252,46 @@ def best_alarm(loop: asyncio.AbstractEventLoop, clock: Clock | None = None) -> A
         except OSError:  # not Linux, or a sandbox that forbids it: the loop's timer and longer yielding do
             return LoopAlarm(clock)
     return LoopAlarm(clock)
+
+
+_THRESHOLD = (200_000, 50, 1_000)
+
+
+@dataclass
+class Collections:
+    """How often the collector ran, all generations together."""
+
+    count: int = 0
+
+
+@contextmanager
+def quiet_gc() -> Iterator[Collections]:
+    """Set objects made so far aside and raise the thresholds, so that a collection is rare and cheap.
+
+    The collector of the whole process is touched, so its settings are put back whatever happens. A freeze
+    that somebody else made is left alone.
+    """
+    thresholds = gc.get_threshold()
+    ours = not frozen_by_others()
+    before = _collections()
+    seen = Collections()
+    gc.set_threshold(*_THRESHOLD)
+    if ours:
+        gc.freeze()
+    try:
+        yield seen
+    finally:
+        seen.count = _collections() - before
+        gc.set_threshold(*thresholds)
+        if ours:
+            gc.unfreeze()
+
+
+def frozen_by_others() -> bool:
+    """Whether somebody else has frozen objects. They are counted one by one: tens of milliseconds for a large
+    frozen program."""
+    return gc.get_freeze_count() > 0
+
+
+def _collections() -> int:
+    return sum(int(generation["collections"]) for generation in gc.get_stats())

@@ -1,1 +1,0 @@
-"""Arrival schedules: pure values that say when to send, drawn once from a seed before the run."""

@@ -1,1 +1,0 @@
-"""Records that outgrow memory: columns in files, filled in blocks and merged by submission."""

@@ -1,1 +1,0 @@
-"""Clocks, and waking up at an instant."""
