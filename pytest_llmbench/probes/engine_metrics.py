@@ -103,7 +103,8 @@ ENGINES: Mapping[str, Series] = {
             "trtllm_spec_decode_accepted_tokens",
             "trtllm_spec_decode_num_accepted_tokens",
         ),
-        "acceptance_length": ("trtllm_spec_decode_acceptance_length",),
+        # The latter is 0 in the PyTorch backend.
+        "acceptance_length": ("trtllm_spec_decode_acceptance_length", "trtllm_avg_decoded_tokens_per_iter"),
     },
     "llama.cpp": {
         "running": ("llamacpp_requests_processing",),

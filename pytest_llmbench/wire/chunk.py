@@ -117,6 +117,8 @@ END_MARKER = "[DONE]"
 TOKEN_TIMES = "token_times_ns"
 """Key of an event with the server's instant of each of its tokens, in integer nanoseconds of the server's
 clock."""
+TOKENS_PER_STEP = "avg_decoded_tokens_per_iter"
+"""Key of a choice of TensorRT-LLM: tokens of the reply so far / iterations that gave them, the first too."""
 _ENUMERATION = re.compile(r"^finish_?reason[._]")
 _NO_FINISH = ("null", "none", "unspecified")
 _FINISH_LIMIT = 80

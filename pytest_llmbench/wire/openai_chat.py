@@ -18,6 +18,7 @@ from pytest_llmbench.model.reply_checks import is_strict, schema_of, tools_of
 from pytest_llmbench.model.request import ASKED_LIMIT, PlannedRequest
 from pytest_llmbench.wire.chunk import (
     TOKEN_TIMES,
+    TOKENS_PER_STEP,
     CallDelta,
     Chunk,
     Usage,
@@ -400,6 +401,8 @@ def _read_any_choice(chunk: Chunk, choice: dict[str, Any], read_choice: ReadChoi
     read_choice(chunk, choice)
     if reason := get("finish_reason"):
         chunk.finish_reason = finish_reason(reason)
+        if (per_step := get(TOKENS_PER_STEP)) is not None:
+            chunk.server_timings = {TOKENS_PER_STEP: per_step}
     ids = get("token_ids")
     if ids.__class__ is list:
         chunk.tokens = (chunk.tokens or 0) + len(ids)
@@ -448,6 +451,8 @@ def read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
         sources.append({TOKEN_TIMES: payload[TOKEN_TIMES]})
     if not sources:
         return
+    if chunk.server_timings is not None:
+        sources.append(dict(chunk.server_timings))
     one = len(sources) == 1
     chunk.server_timings = sources[0] if one else {name: it[name] for it in sources for name in it}
     if not chunk.tokens_cumulative and chunk.choice is not None:  # usage of zeros is none

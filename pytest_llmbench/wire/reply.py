@@ -332,7 +332,7 @@ def _source_of_counts(chunks: Sequence[Chunk]) -> TokenSource:
 
 
 def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None:
-    figures = server_figures(chunks)
+    figures = server_figures(chunks, summary.output_tokens)
     if figures is NOTHING_SAID:
         return
     summary.server_timings = figures.server_timings

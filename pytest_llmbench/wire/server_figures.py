@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.wire.chunk import TOKEN_TIMES, Chunk, as_count
+from pytest_llmbench.wire.chunk import TOKEN_TIMES, TOKENS_PER_STEP, Chunk, as_count
 from pytest_llmbench.wire.error_replies import header, shorten
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 from pytest_llmbench.wire.sse import SSEEvent
@@ -55,8 +55,8 @@ class ServerFigures:
 NOTHING_SAID = ServerFigures()
 
 
-def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
-    """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
+def server_figures(chunks: Sequence[Chunk], output_tokens: int | None = None) -> ServerFigures:
+    """The figures in the chunks of one reply of so many tokens; :data:`NOTHING_SAID` where there are none.
 
     Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``. Prefill is llama.cpp's ``prompt_ms``, vLLM's
     ``time_to_first_token_ms``, which begins with the first scheduling, Ollama's ``prompt_eval_duration``, or
@@ -66,7 +66,8 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     The loading of the model is Ollama's ``load_duration``; its durations are nanoseconds. What a cache served
     is llama.cpp's ``cache_n``. ``critical_evictions`` and ``think_reason`` are the embedded engine's. What
     speculative decoding guessed and had accepted is llama.cpp's ``draft_n`` and ``draft_n_accepted``, vLLM's
-    ``metrics.speculative_decoding``, or SGLang's ``spec_draft_token_num`` and ``spec_accept_token_num``.
+    ``metrics.speculative_decoding``, or SGLang's ``spec_draft_token_num`` and ``spec_accept_token_num``; of
+    TensorRT-LLM's ``avg_decoded_tokens_per_iter`` what was accepted follows, and not what was guessed.
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
@@ -84,7 +85,7 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
         server_token_ns=_token_instants(timed),
         critical_evictions=_count(figures.get("critical_evictions")),
         draft_tokens=_first_count(figures, _DRAFTED),
-        accepted_draft_tokens=_first_count(figures, _ACCEPTED),
+        accepted_draft_tokens=_accepted(figures, output_tokens),
         thinking_end_reason=next((r for one in timed if (r := reason_of(one.get("think_reason")))), None),
     )
 
@@ -142,6 +143,14 @@ def _count(value: float | None) -> int | None:
 
 def _first_count(figures: Mapping[str, float], names: Sequence[str]) -> int | None:
     return next((_count(figures[name]) for name in names if name in figures), None)
+
+
+def _accepted(figures: Mapping[str, float], output_tokens: int | None) -> int | None:
+    """Accepted tokens: those that the server counts, or all that iterations gave beside one each."""
+    told, per_step = _first_count(figures, _ACCEPTED), figures.get(TOKENS_PER_STEP, 0.0)
+    if told is not None or per_step < 1 or not output_tokens:
+        return told
+    return output_tokens - round(output_tokens / per_step)
 
 
 def _token_instants(timed: Sequence[Mapping[str, Any]]) -> list[int]:

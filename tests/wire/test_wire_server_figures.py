@@ -240,3 +240,16 @@ def test_what_sglang_guessed_and_had_accepted() -> None:
     event = {"text": "a", "index": 0, "meta_info": {**meta, "finish_reason": {"type": "stop"}}}
     summary = read([(sse(event, DONE), 1)], "sglang-generate")
     assert (summary.draft_tokens, summary.accepted_draft_tokens) == (12, 9)
+
+
+@pytest.mark.parametrize(
+    ("per_step", "accepted"), [(1.0, 0), (2.5, 6), (2.4999998, 6), (0.0, None), ("x", None), (0.5, None)]
+)
+def test_what_tensorrt_had_accepted(per_step: Any, accepted: int | None) -> None:
+    """Ten tokens in four iterations: six more than one each. Of a chunk before the last nothing is read."""
+    event = chat({"content": "a"})
+    event["choices"][0]["avg_decoded_tokens_per_iter"] = 3.0
+    last = chat({}, "stop")
+    last["choices"][0]["avg_decoded_tokens_per_iter"] = per_step
+    summary = read([(sse(ROLE, event, last, {**NO_CHOICES, **usage(5, 10)}, DONE), 1)], "openai-chat")
+    assert (summary.draft_tokens, summary.accepted_draft_tokens) == (None, accepted)

@@ -87,7 +87,7 @@ def acceptance_of(engine: EngineReadings | None, records: Records) -> Acceptance
         # SGLang's counter tells no guessed tokens; its replies may.
         return Acceptance({**replies, **counted}, "the counters of the metrics page")
     if LENGTH.name in replies:
-        return Acceptance(replies, "the replies")
+        return Acceptance({**counted, **replies}, "the replies")
     shown = None if engine is None else engine.gauges.get("acceptance_length")
     if shown is not None and len(known := shown[shown > 0]):
         length = Estimate(
@@ -163,21 +163,19 @@ def _normal(point: float, error: float, n: int, method: str, unit: str, least: f
 
 
 def by_replies(records: Records) -> dict[str, Estimate]:
-    """The figures that replies tell of themselves; empty where none does."""
-    told = records.ok & (records.draft_tokens > 0) & (records.accepted_draft_tokens != MISSING)
+    """The figures that replies tell of themselves; empty where none does, or where nothing was guessed."""
     further, accepted = streamed_tokens(records) - 1, records.accepted_draft_tokens
-    told &= further > accepted
-    if not told.any():
+    told = records.ok & (records.draft_tokens != 0) & (accepted != MISSING) & (further > accepted)
+    guessed = told & (records.draft_tokens > 0)  # TensorRT-LLM tells what was accepted alone
+    if not guessed.any() and not accepted[told].any():
         return {}
     steps = (further - accepted)[told]
     length = _ratio(further[told], steps, "tokens", "tokens after the first / steps, by replies")
-    return {
-        LENGTH.name: length,
-        PER_STEP.name: length,
-        RATE.name: _ratio(
-            accepted[told], records.draft_tokens[told], "ratio", "accepted / guessed, by replies"
-        ),
-    }
+    found = {LENGTH.name: length, PER_STEP.name: length}
+    if guessed.any():
+        method = "accepted / guessed, by replies"
+        found[RATE.name] = _ratio(accepted[guessed], records.draft_tokens[guessed], "ratio", method)
+    return found
 
 
 def by_stream(records: Records) -> Estimate:

@@ -174,7 +174,8 @@ class EventStream:
         timings = {"timings": self._truth.timings()} if self._options.server_timings else {}
         more = {"usage": self._truth.usage()} if self._usage_each or self._options.usage == "finish" else {}
         more |= {} if self._usage_apart else timings
-        events.append(self._text.chunk(delta, reason, **more))
+        per_step = self._truth.tokens_per_step if self._options.metrics == "tensorrt-llm" else None
+        events.append(self._text.chunk(delta, reason, per_step, **more))
         if self._usage_apart:
             empty_delta = self._options.usage == "empty_delta"
             make = self._text.usage_with_empty_delta if empty_delta else self._text.usage_chunk

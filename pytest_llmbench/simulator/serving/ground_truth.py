@@ -143,6 +143,11 @@ class GroundTruth:
             usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
         return usage
 
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens / steps that gave them, the first one too; None without tokens."""
+        return self.output_tokens / (self.output_tokens - self.accepted) if self.output_tokens else None
+
     def timings(self) -> dict[str, float | str]:
         """The engine's own figures for the client, as far as they are known: ``timings`` in the reply."""
         found: dict[str, float | str] = {}

@@ -67,6 +67,7 @@ _FORMS: Mapping[MetricsForm, _Form] = {
             "kv_use": "trtllm_kv_cache_utilization",
             "max_num_seqs": "trtllm_max_num_active_requests",
             "acceptance_length": "trtllm_spec_decode_acceptance_length",
+            "tokens_per_step": "trtllm_avg_decoded_tokens_per_iter",
         },
         {
             "guessed": "trtllm_spec_decode_drafted_tokens",
@@ -141,6 +142,11 @@ class _Page:
             accepted = counters["spec_decode_num_accepted_tokens"]
             found["acceptance_length"] = 1 + accepted / drafts
             found["acceptance_rate"] = accepted / (drafts * self._guessed)
+        if tokens := counters.get("generation_tokens"):
+            steps = tokens - counters.get("spec_decode_num_accepted_tokens", 0.0)
+            found["tokens_per_step"] = tokens / max(
+                steps, 1.0
+            )  # what is beyond the end of a reply counts too
         return found
 
     def _by_place(self, counters: Mapping[str, float]) -> list[Metric]:

@@ -61,11 +61,20 @@ class ReplyText:
         """The text of token number ``token``, counted from 0."""
         return WORDS[(self._first_word + token) % len(WORDS)]
 
-    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-        """A chunk of any content; for a completion only ``delta["content"]`` counts."""
-        if self._chat:
-            return self._head + _tail(_chat_choice(delta, finish_reason), **more)
-        return self._head + _tail(_text_choice(delta.get("content", ""), finish_reason), **more)
+    def chunk(
+        self,
+        delta: dict[str, Any],
+        finish_reason: str | None = None,
+        per_step: float | None = None,
+        **more: Any,
+    ) -> bytes:
+        """A chunk of any content; for a completion only ``delta["content"]`` counts. ``per_step``: tokens of
+        an iteration, as TensorRT-LLM tells them."""
+        text = delta.get("content", "")
+        choices = _chat_choice(delta, finish_reason) if self._chat else _text_choice(text, finish_reason)
+        if per_step is not None:
+            choices[0]["avg_decoded_tokens_per_iter"] = per_step
+        return self._head + _tail(choices, **more)
 
     def usage_chunk(self, usage: dict[str, Any], **more: Any) -> bytes:
         """The chunk with empty ``choices`` that ``stream_options.include_usage`` asks for."""

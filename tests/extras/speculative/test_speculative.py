@@ -213,6 +213,29 @@ def test_the_served_engine_tells_the_same_as_the_replay(form: MetricsForm) -> No
     assert by_replies(real)["acceptance_length"].point == by_stream(real).point
 
 
+@pytest.mark.usefixtures("however_late")
+def test_replies_of_tensorrt_tell_the_length() -> None:
+    """``avg_decoded_tokens_per_iter`` of each choice, where the metrics page tells nothing."""
+    work = LoadPlan("work", WORK, ClosedLoop(4), 24, seed=3)
+    scenario = f"{ON}&usage=every_chunk&server_timings=off&metrics=tensorrt-llm"
+    with EmbeddedEngine.start(scenario) as served:
+        target, spoken = Target.parse(served.url), dialect("openai-completions")
+        with LoadGenerator(target, spoken, model=served.model, prompt_form="token_ids") as generator:
+            real = generator.run(work).records
+    virtual = ReplayEngine(parse_scenario(ON)).run(work).records
+    assert sorted(real.accepted_draft_tokens.tolist()) == sorted(virtual.accepted_draft_tokens.tolist())
+    counted = {"draft_tokens": 100, "accepted_draft_tokens": 60}  # of each iteration: the rate alone
+    told = acceptance_of(readings(dict.fromkeys(counted, 0), counted), real)
+    assert told.source == "the replies"
+    assert told.metrics["acceptance_length"].point == by_stream(virtual).point
+    assert told.metrics["acceptance_rate"].point == 0.6
+
+
+def test_replies_of_one_token_an_iteration_tell_no_length() -> None:
+    """As TensorRT-LLM's are without speculation."""
+    assert by_replies(seen_by_hand(accepted_draft_tokens=np.zeros(2, dtype=np.int64))) == {}
+
+
 def test_figures_by_class() -> None:
     parts = {"synthetic-uniform": 0.5, "synthetic-skewed": 0.5}
     result = measured(workload=parts, prompts=32)
