@@ -31,8 +31,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.workloads.prompts import texts_of, with_text
-from pytest_llmbench.workloads.sequence import AT_ONCE, forget_drawn, sequence_sha256
+from pytest_llmbench.workloads.sequence import AT_ONCE, forget_drawn, sequence_sha256, texts_of, with_text
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 SEED, TOKENS = 42, 16

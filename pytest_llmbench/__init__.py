@@ -76,10 +76,16 @@ if TYPE_CHECKING:
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
     from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
-    from pytest_llmbench.workloads.classes import ClassMix, RequestClass
     from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
     from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
-    from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix, zipf
+    from pytest_llmbench.workloads.mixture import (
+        ClassMix,
+        Mixture,
+        Part,
+        RequestClass,
+        chat_reasoning_mix,
+        zipf,
+    )
     from pytest_llmbench.workloads.sessions import SessionWorkload
     from pytest_llmbench.workloads.synthetic import SyntheticWorkload
     from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
@@ -152,10 +158,9 @@ _HOMES = {
     "model.request": ("PlannedRequest", "Workload"),
     "model.result": ("TestResult",),
     "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
-    "workloads.classes": ("ClassMix", "RequestClass"),
     "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
     "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
-    "workloads.mixture": ("Mixture", "Part", "chat_reasoning_mix", "zipf"),
+    "workloads.mixture": ("ClassMix", "Mixture", "Part", "RequestClass", "chat_reasoning_mix", "zipf"),
     "workloads.sessions": ("SessionWorkload",),
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),

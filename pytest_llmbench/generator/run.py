@@ -67,8 +67,7 @@ from pytest_llmbench.wire.dialect import (
     path_for,
 )
 from pytest_llmbench.wire.server_figures import Declared
-from pytest_llmbench.workloads.prompts import text_of
-from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
+from pytest_llmbench.workloads.sequence import drawn, drawn_sha256, text_of
 
 _HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
 """Names of the transports that carry dialects of HTTP → the version of HTTP."""

@@ -8,7 +8,7 @@ import pytest
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.classes import RequestClass
+from pytest_llmbench.workloads.mixture import RequestClass
 
 class LLMBench:
     """The markers by name: ``@llmbench.ttft(p99_ms=500)``. ``dir(llmbench)`` lists them, and

@@ -521,7 +521,7 @@ def _is_turn(value: Any) -> bool:
 def _request_classes(value: Any) -> list[str]:
     if not _is_list(value) or len(value) < 2:
         return [f"must be a list of at least two RequestClass, got {shown(value)}"]
-    from pytest_llmbench.workloads.classes import ClassMix, RequestClass  # fairness alone asks for classes
+    from pytest_llmbench.workloads.mixture import ClassMix, RequestClass  # fairness alone asks for classes
 
     other = [entry for entry in value if not isinstance(entry, RequestClass)]
     if other:

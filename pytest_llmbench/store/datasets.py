@@ -15,8 +15,7 @@ from pytest_llmbench.input_files import MOST_BYTES, open_file
 from pytest_llmbench.model.reply_checks import LETTERS, ExpectedAnswer, scorer_mistakes
 from pytest_llmbench.store.rows import Broken, FileFormat, rows_of, unreadable
 from pytest_llmbench.wire.error_replies import shorten
-from pytest_llmbench.workloads.conversation import Conversation
-from pytest_llmbench.workloads.dataset import Prompt
+from pytest_llmbench.workloads.dataset import Conversation, Prompt
 
 _READ_AT_ONCE = 1 << 20
 

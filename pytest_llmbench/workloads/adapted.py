@@ -17,11 +17,11 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.reply_checks import StructuredOutput, tools_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
+from pytest_llmbench.workloads.prefixes import FLAG_BLOCK, SharesPrefixes, sharing_flags
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, salted_tools, word_ids
-from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
 from pytest_llmbench.workloads.stream import (
+    BulkRandom,
     Rewording,
     StreamedWorkload,
     derived_seed,

@@ -22,14 +22,13 @@ from pytest_llmbench.workloads.adapted import (
     WithFixedOutput,
     WithoutOutput,
 )
-from pytest_llmbench.workloads.arithmetic import ARITHMETIC
-from pytest_llmbench.workloads.lengths import Choice, Fixed
+from pytest_llmbench.workloads.lengths import Choice, Fixed, check_specification
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import (
+    ARITHMETIC,
     RESERVED_NAMES,
     SYNTHETIC_SKEWED,
     SYNTHETIC_UNIFORM,
@@ -181,7 +180,7 @@ def _made_anew(name: str, specification: Mapping[str, Any]) -> Workload | None:
         law = Choice(tuple(params["choice"])) if "choice" in params else Fixed(params["tokens"])
         made = LongContextWorkload(law)
     if "classes" in specification and isinstance(made, SyntheticWorkload):
-        from pytest_llmbench.workloads.classes import ClassMix, RequestClass
+        from pytest_llmbench.workloads.mixture import ClassMix, RequestClass
 
         classes = [
             RequestClass(each["name"], tuple(each["input"]), tuple(each["output"]), each["share"])
@@ -265,8 +264,7 @@ def _is_reference(candidate: Workload) -> bool:
         candidate = candidate.base
     if type(candidate) in (SyntheticWorkload, LongContextWorkload):
         return candidate.standard
-    from pytest_llmbench.workloads.classes import ClassMix
-    from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
-    from pytest_llmbench.workloads.conversation import ConversationWorkload
+    from pytest_llmbench.workloads.dataset import CodeCompletionWorkload, ConversationWorkload
+    from pytest_llmbench.workloads.mixture import ClassMix
 
     return type(candidate) in (ClassMix, ConversationWorkload, CodeCompletionWorkload) and candidate.standard

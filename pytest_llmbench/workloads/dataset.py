@@ -1,6 +1,9 @@
 """Workloads from a data set: prompts as text, and where they are from (section 4.3.3).
 
 Nothing is read here. Whoever has the file parses it and hands over values; no data set is bundled.
+
+Two are reference workloads. Conversation: first turns of real conversations (section 4.3.2, A.3, AMB-35).
+Code Completion: functions to finish, most of them inside a repository context (section 4.3.2, A.4, AMB-34).
 """
 
 from __future__ import annotations
@@ -8,21 +11,26 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.draft import CONTEXTS, ZIPF_EXPONENT
 from pytest_llmbench.model.messages import Piece, media_json, modalities_of
 from pytest_llmbench.model.reply_checks import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.lengths import LogNormal, Uniform, specification_of
+from pytest_llmbench.workloads.prefixes import FLAG_BLOCK, sharing_flags
+from pytest_llmbench.workloads.readable import cut_to
+from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload
 from pytest_llmbench.workloads.synthetic import (
     NO_SHARING,
     NO_SYSTEM_PROMPT,
@@ -222,3 +230,329 @@ def _observed_sharing(texts: Sequence[str]) -> dict[str, Any]:
     beginnings = Counter(text[:BEGINNING_CHARS] for text in texts)
     alike = sum(times for times in beginnings.values() if times > 1)
     return {"distinct_prompts": len(set(texts)), "alike_fraction": alike / len(texts)}
+
+
+CONVERSATION: Final = "conversation"
+SHAREGPT: Final = ("ShareGPT", "vicuna_cleaned", "2023-04-12")
+"""Name, subset and version of the data set that the draft names."""
+
+SYSTEM_PROMPT_TOKENS: Final = 200
+SYSTEM_PROMPT: Final = (
+    "You are a helpful, careful and honest assistant. Read the whole message before you answer, and"
+    " answer the question that was asked. Begin with the answer itself, then give the reasons for it in as"
+    " few words as they need. Write in plain language, in the language of the user, and explain a"
+    " technical term where it first appears. If a question has several parts, take them one after the"
+    " other and keep their order. If something is unclear, say which reading you chose and why. When you"
+    " do not know something, say so; never invent facts, names, numbers, quotations or sources. Keep code"
+    " complete and ready to run, with comments only where a reader would stumble. Use lists and tables"
+    " where they help and paragraphs where they do not. Be polite without flattery, and do not repeat the"
+    " question. Decline a request that would hurt somebody, say briefly why, and offer what you can do"
+    " instead. Before you finish, check every calculation and make sure nothing is missing."
+)
+"""The system prompt that half of the requests share: 200 tokens of cl100k_base (a test counts them)."""
+
+_CONVERSATION_FRACTION: Final = 0.5
+_JOINT = "\n\n"
+_COUNTED: Final = 16_384
+"""Number of conversations whose tokens are counted once, however often a seed draws them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The first human turn of a conversation and the first assistant turn that answers it."""
+
+    human: str
+    assistant: str
+    human_tokens: int | None = None
+    """Length in tokens of cl100k_base, as is the next field; None: it is counted."""
+    assistant_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationWorkload(StreamedWorkload):
+    """Conversations, in file order and already filtered to those with an assistant turn.
+
+    Draw order (AMB-35): the list of indices is shuffled once, then the flags that say who carries the system
+    prompt (``sharing_flags``); request i is conversation i of the shuffled list, beginning again after the
+    last. The prompt is the first human turn, with the system prompt ahead of it for carriers and counted as
+    input; the output limit is the length of the first assistant turn, at least 1.
+
+    Only ShareGPT, vicuna_cleaned, 2023-04-12 makes it the reference workload; conversations from elsewhere
+    need a name of their own.
+    """
+
+    conversations: tuple[Conversation, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
+    dataset: DatasetIdentity
+    name: str = CONVERSATION
+    digest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        mistakes = self.dataset.mistakes() + text_mistakes(c.human for c in self.conversations)
+        if self.name == CONVERSATION and not self._is_sharegpt:
+            mistakes.append(
+                f"{CONVERSATION!r} is made of {', '.join(SHAREGPT)}, this data set is {self.dataset.name}, "
+                f"{self.dataset.subset or 'no subset'}, {self.dataset.version}: choose another name"
+            )
+        elif self.name != CONVERSATION:
+            mistakes += name_mistakes(self.name)
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+        texts = (text for c in self.conversations for text in (c.human, c.assistant))
+        object.__setattr__(self, "digest", texts_digest(texts))
+
+    @property
+    def _is_sharegpt(self) -> bool:
+        return (self.dataset.name, self.dataset.subset, self.dataset.version) == SHAREGPT
+
+    @property
+    def standard(self) -> bool:
+        return self.name == CONVERSATION
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - it is the same for every seed
+        return (SYSTEM_PROMPT_TOKENS,)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(seed)
+        order = list(range(len(self.conversations)))
+        generator.shuffle(order)
+        for index, carrier in enumerate(sharing_flags(generator, _CONVERSATION_FRACTION)):
+            yield _request(index, self.conversations[order[index % len(order)]], carrier)
+
+    def specification(self) -> Mapping[str, Any]:
+        lengths = _conversation_lengths(self)
+        system_prompt = {"present": True, "typical_tokens": SYSTEM_PROMPT_TOKENS, "counted_as": "input"}
+        return {
+            "input_length": dict(lengths["input"]),
+            "output_length": lengths["output"] | {"control": "max_tokens"},
+            "content": {"domain": "conversation", "language": "English", "system_prompt": system_prompt},
+            "prefix_sharing": {
+                "fraction": _CONVERSATION_FRACTION,
+                "length": {"type": "fixed", "params": {"tokens": SYSTEM_PROMPT_TOKENS}},
+            },
+            "temperature": 0.0,
+            "stop": [],
+            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": ["shuffled indices", f"shuffled flags of every {FLAG_BLOCK} requests"],
+                "input_length": "human turn, without the system prompt",
+            },
+        }
+
+
+def _request(index: int, conversation: Conversation, carrier: bool) -> PlannedRequest:
+    text = _carried(conversation) if carrier else conversation.human
+    return PlannedRequest(
+        index=index,
+        max_tokens=_answer_tokens(conversation),
+        input_tokens=_carried_tokens(conversation) if carrier else _human_tokens(conversation),
+        text=text,
+        prefix_id=0 if carrier else None,
+        shared_prefix_tokens=SYSTEM_PROMPT_TOKENS if carrier else 0,
+    )
+
+
+def _carried(conversation: Conversation) -> str:
+    return f"{SYSTEM_PROMPT}{_JOINT}{conversation.human}"
+
+
+@lru_cache(maxsize=_COUNTED)
+def _carried_tokens(conversation: Conversation) -> int:
+    return reference_tokenizer().count(_carried(conversation))
+
+
+@lru_cache(maxsize=_COUNTED)
+def _human_tokens(conversation: Conversation) -> int:
+    known = conversation.human_tokens
+    return reference_tokenizer().count(conversation.human) if known is None else known
+
+
+@lru_cache(maxsize=_COUNTED)
+def _answer_tokens(conversation: Conversation) -> int:
+    known = conversation.assistant_tokens
+    return max(1, reference_tokenizer().count(conversation.assistant) if known is None else known)
+
+
+@lru_cache(maxsize=4)
+def _conversation_lengths(workload: ConversationWorkload) -> dict[str, dict[str, Any]]:
+    return {
+        "input": observed_lengths([_human_tokens(c) for c in workload.conversations]),
+        "output": observed_lengths([_answer_tokens(c) for c in workload.conversations]),
+    }
+
+
+CODE_COMPLETION: Final = "code-completion"
+THE_STACK: Final = "The Stack"
+"""The data set that the draft names; its version is for the tester to declare."""
+LANGUAGES: Final = ("Python", "JavaScript", "TypeScript")
+CONTEXT_LENGTH: Final = Uniform(512, 1024)
+OUTPUT: Final = LogNormal(4.0, 1.5, 1, 2048)
+
+_CODE_FRACTION: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFunction:
+    """The text of a function up to the point where it is to be completed."""
+
+    prompt: str
+    language: str = "Python"
+    tokens: int | None = None
+    """Length in tokens of cl100k_base; None: it is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCompletionWorkload(StreamedWorkload):
+    """Functions in file order, and at least ten texts from which repository contexts are cut.
+
+    Draw order (AMB-34): ten context lengths ``randint(512, 1024)``; then the flags that say who begins with a
+    context (``sharing_flags``, 80 %); per request, if flagged, the context by the inverse Zipf CDF from one
+    ``random()``, then the output limit. Request i is function i, beginning again after the last. Context k is
+    the beginning of the k-th text, cut to its length; see :func:`contexts_from` where the data has none.
+
+    Only The Stack in the draft's three languages makes it the reference workload; code from elsewhere needs
+    a name of its own.
+    """
+
+    functions: tuple[CodeFunction, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
+    contexts: tuple[str, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
+    dataset: DatasetIdentity
+    name: str = CODE_COMPLETION
+    digest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        mistakes = self.dataset.mistakes() + text_mistakes(f.prompt for f in self.functions)
+        mistakes += _context_mistakes(self.contexts)
+        if self.name != CODE_COMPLETION:
+            mistakes += name_mistakes(self.name)
+        else:
+            mistakes += _stack_mistakes(self)
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+        texts = (*self.contexts[:CONTEXTS], *(f.prompt for f in self.functions))
+        object.__setattr__(self, "digest", texts_digest(texts))
+
+    @property
+    def standard(self) -> bool:
+        return self.name == CODE_COMPLETION
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        generator = BulkRandom(seed)
+        return tuple(CONTEXT_LENGTH.draw(generator) for _ in range(CONTEXTS))
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(seed)
+        lengths = [CONTEXT_LENGTH.draw(generator) for _ in range(CONTEXTS)]
+        contexts = [cut_to(text, length) for text, length in zip(self.contexts, lengths, strict=False)]
+        for index, flagged in enumerate(sharing_flags(generator, _CODE_FRACTION)):
+            function = self.functions[index % len(self.functions)]
+            rank = _zipf_rank(generator.random()) if flagged else None
+            text = function.prompt if rank is None else f"{contexts[rank]}{_JOINT}{function.prompt}"
+            yield PlannedRequest(
+                index=index,
+                max_tokens=OUTPUT.draw(generator),
+                input_tokens=_function_tokens(function)
+                if rank is None
+                else reference_tokenizer().count(text),
+                text=text,
+                prefix_id=rank,
+                shared_prefix_tokens=0 if rank is None else lengths[rank],
+            )
+
+    def specification(self) -> Mapping[str, Any]:
+        return {
+            "input_length": dict(_input_length(self)),
+            "output_length": specification_of(OUTPUT, "cl100k_base") | {"control": "max_tokens"},
+            "content": {
+                "domain": "code",
+                "language": ", ".join(sorted({function.language for function in self.functions})),
+                "system_prompt": {"present": False, "typical_tokens": 0},
+            },
+            "prefix_sharing": {
+                "fraction": _CODE_FRACTION,
+                "length": {"type": CONTEXT_LENGTH.type, "params": dict(CONTEXT_LENGTH.params)},
+                "prefixes": CONTEXTS,
+                "choice": f"Zipf, exponent {ZIPF_EXPONENT}",
+            },
+            "temperature": 0.0,
+            "stop": [],
+            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": [
+                    "context lengths",
+                    f"shuffled flags of every {FLAG_BLOCK} requests, when they are needed",
+                    "context of a flagged request",
+                    "output limit",
+                ],
+                "input_length": "function, without the repository context",
+            },
+        }
+
+
+def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...]:
+    """Repository contexts for data that has none: the texts concatenated, in ``count`` pieces.
+
+    Each piece ends with the text that brings it to the longest context length. Raises SuiteError when the
+    texts are not enough.
+    """
+    needed, counter = CONTEXT_LENGTH.bounds[1], reference_tokenizer().count
+    pieces: list[str] = []
+    piece: list[str] = []
+    tokens = 0
+    for text in texts:
+        piece.append(text)
+        tokens += counter(text)
+        # The estimate may be a little high, since tokens can merge where texts meet.
+        if tokens >= needed and counter(_JOINT.join(piece)) >= needed:
+            pieces.append(_JOINT.join(piece))
+            piece, tokens = [], 0
+        if len(pieces) == count:
+            return tuple(pieces)
+    raise SuiteError(
+        f"the texts make {len(pieces)} repository contexts of {needed} tokens: {count} are needed",
+        where="workload 'code-completion'",
+        remedy="hand over more functions, or texts of repositories as contexts",
+    )
+
+
+def _zipf_rank(point: float) -> int:
+    """The rank, from 0, whose step of the cumulative Zipf distribution contains ``point``."""
+    return min(bisect_right(_ZIPF, point), CONTEXTS - 1)
+
+
+_WEIGHTS = [rank**-ZIPF_EXPONENT for rank in range(1, CONTEXTS + 1)]
+_ZIPF = [total / sum(_WEIGHTS) for total in accumulate(_WEIGHTS)]
+
+
+def _context_mistakes(contexts: Sequence[str]) -> list[str]:
+    needed = CONTEXT_LENGTH.bounds[1]
+    if len(contexts) < CONTEXTS:
+        return [f"there are {len(contexts)} repository contexts: {CONTEXTS} are needed"]
+    counter = reference_tokenizer().count
+    short = [place for place, text in enumerate(contexts[:CONTEXTS]) if counter(text) < needed]
+    return [f"repository contexts {short} have fewer than {needed} tokens"] if short else []
+
+
+def _stack_mistakes(workload: CodeCompletionWorkload) -> list[str]:
+    found = []
+    if workload.dataset.name != THE_STACK:
+        found.append(
+            f"{CODE_COMPLETION!r} is made of {THE_STACK}, not of {workload.dataset.name!r}: "
+            "choose another name"
+        )
+    others = sorted({function.language for function in workload.functions} - set(LANGUAGES))
+    if others:
+        found.append(
+            f"{CODE_COMPLETION!r} has {', '.join(LANGUAGES)}, not {', '.join(others)}: choose another name"
+        )
+    return found
+
+
+def _function_tokens(function: CodeFunction) -> int:
+    return reference_tokenizer().count(function.prompt) if function.tokens is None else function.tokens
+
+
+@lru_cache(maxsize=4)
+def _input_length(workload: CodeCompletionWorkload) -> dict[str, Any]:
+    return observed_lengths([_function_tokens(function) for function in workload.functions])

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, Uniform, specification_of
 from pytest_llmbench.workloads.readable import WORDS, as_ids, encoded, readable_ids
-from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload
+from pytest_llmbench.workloads.stream import BulkRandom, Rewording, StreamedWorkload
 from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, RESERVED_NAMES
 
 QUESTION_TOKENS: Final = 100

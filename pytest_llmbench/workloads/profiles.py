@@ -24,8 +24,8 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.reply_checks import StructuredOutput, compact, parameters_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.adapted import NO_OUTPUT, Cuts
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
+from pytest_llmbench.workloads.prefixes import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.readable import (
     FEWEST_TOOL_TOKENS,
     as_ids,
@@ -33,8 +33,7 @@ from pytest_llmbench.workloads.readable import (
     readable_ids,
     tools_of_length,
 )
-from pytest_llmbench.workloads.sharing import FLAG_BLOCK, sharing_flags
-from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.stream import BulkRandom, Rewording, StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
 
 PREFIX: Final = "profile:"

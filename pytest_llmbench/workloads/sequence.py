@@ -4,6 +4,11 @@ text.
 A session asks for many slices of the same sequence: every level of a sweep, every window of a search, every
 digest of them. Drawing each from the first request on would cost more than the load itself, so the sequence
 of a workload and a seed is kept and drawn further on demand.
+
+Prompts as text are decoded from token ids, and counted again to find the resulting length. Random ids do not
+survive the way through text: pieces of UTF-8 characters become replacement characters, and neighbouring
+tokens merge differently. So requested and realised lengths differ and both are reported (AMB-32); nothing is
+mended in secret, since the draft fixes the ids.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -21,6 +26,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.stream import StreamedWorkload, foreign_requests
 
 CACHED_TOKENS = 32_000_000
@@ -412,3 +418,36 @@ def _ids_json(ids: Sequence[int]) -> bytes:
 def _kind(code: str) -> np.dtype[Any]:
     """The NumPy type of the numbers in an array with this type code."""
     return np.dtype(code)
+
+
+def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base") -> list[PlannedRequest]:
+    """The requests with their text, decoded from the ids if they have none yet."""
+
+    def with_its(request: PlannedRequest) -> PlannedRequest:
+        text = text_of(request, tokenizer)
+        return request if text is request.text else replace(request, text=text)
+
+    return [with_its(request) for request in requests]
+
+
+def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | None:
+    """The text of a request, decoded from its ids if it has none yet; None if it has neither. Messages are
+    rendered."""
+    if request.messages is not None:
+        return request.messages.rendered
+    if request.text is not None or request.token_ids is None:
+        return request.text
+    # Asked for here, so that whoever has all texts already need not load a tokenizer.
+    return reference_tokenizer(tokenizer).decode(request.token_ids)
+
+
+def texts_of(requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base") -> list[str | None]:
+    """:func:`text_of` of each, in half of the time where there are many."""
+    known = [each for each in map(_undecoded, requests) if each is not None]
+    decoded = iter(reference_tokenizer(tokenizer).decode_each(known) if known else ())
+    return [text_of(each) if _undecoded(each) is None else next(decoded) for each in requests]
+
+
+def _undecoded(request: PlannedRequest) -> Sequence[int] | None:
+    """The ids from which its text has to be decoded; None if it does not."""
+    return request.token_ids if request.text is None and request.messages is None else None

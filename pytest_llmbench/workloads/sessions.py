@@ -47,10 +47,9 @@ from pytest_llmbench.model.session import (
 )
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts, cuts_of, seconds_law
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of, specification_of
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, RESERVED_NAMES, temperature_mistakes
 
 Ids = npt.NDArray[np.uint32]

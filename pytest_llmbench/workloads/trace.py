@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import DatasetIdentity, observed_lengths, texts_digest
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SYSTEM_PROMPT, name_mistakes
 
 MOONCAKE_BLOCK: Final = 512

@@ -31,12 +31,11 @@ from pytest_llmbench.model.session import (
 )
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import NOT_STORED, DatasetIdentity, observed_lengths, texts_digest
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, starting_with_a_word, word_ids
 from pytest_llmbench.workloads.sessions import MOST_TURNS, answers_mistakes, live_turn
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, name_mistakes
 from pytest_llmbench.workloads.trace import (
     LONGEST_MS,

@@ -26,9 +26,13 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload, CodeFunction
-from pytest_llmbench.workloads.conversation import Conversation, ConversationWorkload
-from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.dataset import (
+    CodeCompletionWorkload,
+    CodeFunction,
+    Conversation,
+    ConversationWorkload,
+    DatasetIdentity,
+)
 
 ENGINE = "h100-8b?step_base_us=25000&max_num_seqs=12&input_filter=enabled&output_filter=disabled"
 """Slow, so that an hour of load is a few thousand requests; filters make it a gateway."""

@@ -31,7 +31,7 @@ from pytest_llmbench.probes.token_count import UncountedError
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.long_context import LongContextWorkload
-from pytest_llmbench.workloads.prompts import text_of
+from pytest_llmbench.workloads.sequence import text_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 OWN = small_tokenizer(PLAIN_WORDS, 700)

@@ -22,7 +22,7 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.openai_chat import OpenAIChat
-from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
+from pytest_llmbench.workloads.dataset import CodeCompletionWorkload
 from pytest_llmbench.workloads.trace import TraceWorkload
 from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
 

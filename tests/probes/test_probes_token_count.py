@@ -11,7 +11,7 @@ from canned_http import Canned, CannedServer
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.token_count import ServerTokenCount
-from pytest_llmbench.workloads.exact_length import exact_prompt
+from pytest_llmbench.workloads.readable import exact_prompt
 
 TEMPLATE = 7
 """Tokens that the servers' chat template adds."""

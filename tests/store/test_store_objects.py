@@ -23,9 +23,9 @@ from pytest_llmbench.model.telemetry import Telemetry
 from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, plain, rebuilt
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import WORKLOADS
-from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
+from pytest_llmbench.workloads.mixture import LONG, SHORT, ClassMix
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
 

@@ -13,7 +13,7 @@ from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.workloads.prompts import with_text
+from pytest_llmbench.workloads.sequence import with_text
 
 TOOL = {"name": "look_up", "description": "looks", "parameters": {"type": "object", "properties": {}}}
 TOOLS = json.dumps([{"type": "function", "function": TOOL}])

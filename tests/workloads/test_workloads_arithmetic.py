@@ -6,9 +6,9 @@ import re
 
 from pytest_llmbench.simulator.engine.question_answers import sum_in, wrong_answer
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.arithmetic import ARITHMETIC
+from pytest_llmbench.workloads.lengths import check_specification
 from pytest_llmbench.workloads.sequence import sequence_sha256
-from pytest_llmbench.workloads.specification import check_specification
+from pytest_llmbench.workloads.synthetic import ARITHMETIC
 
 
 def test_every_answer_is_that_of_its_question() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.stream import BulkRandom
 
 SEEDS = st.one_of(st.integers(0, 2**64), st.sampled_from([0, 1, 42, 2**31, 2**32 - 1, 2**32, 10**40]))
 SPANS = st.one_of(

@@ -9,8 +9,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.catalogue import FROM_DATASETS, WORKLOADS, workload
-from pytest_llmbench.workloads.lengths import Fixed, Uniform
-from pytest_llmbench.workloads.specification import REQUIRED_ITEMS, check_specification
+from pytest_llmbench.workloads.lengths import REQUIRED_ITEMS, Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.synthetic import STANDARD_NAMES, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 

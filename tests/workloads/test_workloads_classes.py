@@ -12,10 +12,9 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.workloads.catalogue import reference_variant, workload
-from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass
-from pytest_llmbench.workloads.lengths import LogNormal
+from pytest_llmbench.workloads.lengths import LogNormal, check_specification
+from pytest_llmbench.workloads.mixture import LONG, SHORT, ClassMix, RequestClass
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 PINNED = {

@@ -12,17 +12,21 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.catalogue import workload
-from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload, CodeFunction, contexts_from
-from pytest_llmbench.workloads.conversation import (
+from pytest_llmbench.workloads.dataset import (
     SYSTEM_PROMPT,
+    CodeCompletionWorkload,
+    CodeFunction,
     Conversation,
     ConversationWorkload,
+    DatasetIdentity,
+    DatasetWorkload,
+    Prompt,
+    contexts_from,
 )
-from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
-from pytest_llmbench.workloads.sharing import realised_sharing, sharing_flags
-from pytest_llmbench.workloads.specification import check_specification
+from pytest_llmbench.workloads.lengths import check_specification
+from pytest_llmbench.workloads.prefixes import realised_sharing, sharing_flags
+from pytest_llmbench.workloads.stream import BulkRandom
 
 COUNT = reference_tokenizer().count
 SHAREGPT = DatasetIdentity(
@@ -126,7 +130,7 @@ def test_code_is_drawn_in_the_decided_order():
 
 def test_context_choice_follows_the_stated_probabilities():
     """The steps of the cumulative distribution are those of section 4.3.2."""
-    from pytest_llmbench.workloads.code_completion import _zipf_rank
+    from pytest_llmbench.workloads.dataset import _zipf_rank
 
     stated = [0.5012, 0.1772, 0.0964, 0.0626, 0.0448, 0.0341, 0.0271, 0.0221, 0.0186, 0.0158]
     counts = Counter(_zipf_rank(k / 100_000) for k in range(100_000))

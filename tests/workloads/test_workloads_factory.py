@@ -7,9 +7,15 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
-from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Uniform
+from pytest_llmbench.workloads.lengths import (
+    Choice,
+    Empirical,
+    Fixed,
+    LogNormal,
+    Uniform,
+    check_specification,
+)
 from pytest_llmbench.workloads.mixture import Mixture
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 

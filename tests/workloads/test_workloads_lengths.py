@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.workloads.lengths import (
+    LENGTH_TYPES,
     Choice,
     Empirical,
     Fixed,
@@ -22,7 +23,6 @@ from pytest_llmbench.workloads.lengths import (
     mean_between,
     probability_between,
 )
-from pytest_llmbench.workloads.specification import LENGTH_TYPES
 
 LAWS = [
     Fixed(7),

@@ -20,9 +20,9 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.lengths import check_specification
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.trace_sessions import (
     TracedSession,
     TracedTurn,

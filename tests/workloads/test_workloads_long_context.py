@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.draft import CONTEXT_LENGTHS
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.catalogue import reference_variant, workload
-from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform
+from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.long_context import (
     LONG_CONTEXT,
     LONG_CONTEXT_UNIFORM,
@@ -22,10 +21,9 @@ from pytest_llmbench.workloads.long_context import (
     fitting_targets,
     long_context,
 )
-from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.readable import WORDS, as_ids, readable_ids
-from pytest_llmbench.workloads.sequence import sequence_sha256
-from pytest_llmbench.workloads.specification import check_specification
+from pytest_llmbench.workloads.sequence import sequence_sha256, with_text
+from pytest_llmbench.workloads.stream import BulkRandom
 
 TOKENIZER = reference_tokenizer()
 

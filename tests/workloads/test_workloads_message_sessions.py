@@ -16,8 +16,8 @@ from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.lengths import check_specification
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.trace_sessions import (
     TracedSession,
     TracedTurn,

@@ -20,8 +20,9 @@ from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput, without_outputs
 from pytest_llmbench.workloads.catalogue import workload
-from pytest_llmbench.workloads.lengths import Fixed, LogNormal, Uniform
+from pytest_llmbench.workloads.lengths import Fixed, LogNormal, Uniform, check_specification
 from pytest_llmbench.workloads.mixture import Mixture, Part
+from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.profiles import (
     ProfileWorkload,
     _document,
@@ -32,8 +33,6 @@ from pytest_llmbench.workloads.profiles import (
     told_of,
     without_output,
 )
-from pytest_llmbench.workloads.sharing import realised_sharing
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 K = 1024

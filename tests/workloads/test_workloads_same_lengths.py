@@ -18,11 +18,11 @@ from pytest_llmbench.workloads.adapted import (
     with_lengths_of,
 )
 from pytest_llmbench.workloads.catalogue import mixed, reference_variant, workload
-from pytest_llmbench.workloads.classes import ClassMix
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.long_context import LongContextWorkload
-from pytest_llmbench.workloads.sharing import SharesPrefixes
+from pytest_llmbench.workloads.mixture import ClassMix
+from pytest_llmbench.workloads.prefixes import SharesPrefixes
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 LIST, MONDAY, TUESDAY = 7, 8, 9

@@ -11,8 +11,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import OfSessions, Session, SessionTurn
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
-from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform
+from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.mixture import Mixture, Part
 from pytest_llmbench.workloads.readable import readable_ids
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
@@ -23,7 +22,7 @@ from pytest_llmbench.workloads.sessions import (
     requests_of,
     turns_of,
 )
-from pytest_llmbench.workloads.specification import check_specification
+from pytest_llmbench.workloads.stream import BulkRandom
 
 WORKLOAD = SessionWorkload(
     "talk",

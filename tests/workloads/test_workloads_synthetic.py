@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.lengths import Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 
 PUBLISHED = {

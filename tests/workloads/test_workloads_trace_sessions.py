@@ -15,10 +15,10 @@ from pytest_llmbench.model.session import OfSessions, Turn, prompt_lengths
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.lengths import check_specification
+from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
 from pytest_llmbench.workloads.sessions import ProbeSessions, turns_of
-from pytest_llmbench.workloads.sharing import realised_sharing
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
 WHERE = DatasetIdentity("two agents and a chat", "1", "all")

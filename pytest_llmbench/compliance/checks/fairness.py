@@ -13,7 +13,7 @@ from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
 from pytest_llmbench.model.facts import LoadFact, ResultFact, WorkloadFact
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.workloads.classes import LONG, SHORT
+from pytest_llmbench.workloads.mixture import LONG, SHORT
 
 check = Checks()
 

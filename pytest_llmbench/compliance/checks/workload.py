@@ -29,7 +29,7 @@ from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
 from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
 from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts
-from pytest_llmbench.workloads.specification import CONTROLS, LENGTH_TYPES
+from pytest_llmbench.workloads.lengths import CONTROLS, LENGTH_TYPES
 
 check = Checks()
 

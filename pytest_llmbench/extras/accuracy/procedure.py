@@ -35,8 +35,8 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS
-from pytest_llmbench.workloads.arithmetic import NAME as ARITHMETIC
 from pytest_llmbench.workloads.catalogue import workload as find_workload
+from pytest_llmbench.workloads.synthetic import ARITHMETIC_NAME as ARITHMETIC
 
 NAME = "accuracy"
 SECTION = ""

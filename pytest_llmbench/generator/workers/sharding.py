@@ -34,8 +34,7 @@ from pytest_llmbench.model.plan import (
     OpenLoop,
 )
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.prompts import texts_of
-from pytest_llmbench.workloads.sequence import AT_ONCE, passing
+from pytest_llmbench.workloads.sequence import AT_ONCE, passing, texts_of
 
 BLOCK_BYTES = 64 * 1024
 """The size of a block: less than the buffer of a line holds, so that it is written at once where the other

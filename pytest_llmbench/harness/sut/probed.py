@@ -21,8 +21,7 @@ from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
 from pytest_llmbench.probes.rtt import RoundTripProbe, facts_around
-from pytest_llmbench.workloads.prompts import text_of
-from pytest_llmbench.workloads.sequence import passing
+from pytest_llmbench.workloads.sequence import passing, text_of
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer

@@ -17,10 +17,8 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import highest_id, lengths_seed_of, with_lengths_of
-from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.exact_length import exact_prompt, reordered
-from pytest_llmbench.workloads.readable import as_ids, readable_ids
-from pytest_llmbench.workloads.stream import derived_seed, draws_anew
+from pytest_llmbench.workloads.readable import as_ids, exact_prompt, readable_ids, reordered
+from pytest_llmbench.workloads.stream import BulkRandom, derived_seed, draws_anew
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.token_count import ServerTokenCount

@@ -34,15 +34,18 @@ from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import cuts_of
 from pytest_llmbench.workloads.catalogue import with_answers, with_cuts
-from pytest_llmbench.workloads.code_completion import (
+from pytest_llmbench.workloads.dataset import (
     LANGUAGES,
+    SHAREGPT,
     THE_STACK,
     CodeCompletionWorkload,
     CodeFunction,
+    ConversationWorkload,
+    DatasetIdentity,
+    DatasetWorkload,
+    Prompt,
     contexts_from,
 )
-from pytest_llmbench.workloads.conversation import SHAREGPT, ConversationWorkload
-from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import (
     MOST_TOKENS,
     Choice,

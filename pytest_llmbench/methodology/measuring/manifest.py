@@ -35,8 +35,8 @@ from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.sequence import Stretch, stretches_sha256
-from pytest_llmbench.workloads.sharing import realised_sharing
 
 _CHUNK_HANDLING = (
     "every chunk is stored with its arrival and its token count; TTFT and TPOT use the first and the last "

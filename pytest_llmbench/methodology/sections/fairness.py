@@ -59,8 +59,7 @@ from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass
-from pytest_llmbench.workloads.mixture import SessionMix
+from pytest_llmbench.workloads.mixture import LONG, SHORT, ClassMix, RequestClass, SessionMix
 from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload
 

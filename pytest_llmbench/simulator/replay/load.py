@@ -28,10 +28,9 @@ from pytest_llmbench.model.session import Turn
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
 from pytest_llmbench.workloads.sequence import LoadDigest, passing
-from pytest_llmbench.workloads.stream import derived_seed
+from pytest_llmbench.workloads.stream import BulkRandom, derived_seed
 
 
 @dataclass(frozen=True, slots=True)

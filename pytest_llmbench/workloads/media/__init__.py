@@ -11,10 +11,10 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.messages import SUFFIXES, Modality, Piece, modalities_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.adapted import seconds_law
-from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
-from pytest_llmbench.workloads.sharing import SharesPrefixes
+from pytest_llmbench.workloads.prefixes import SharesPrefixes
 from pytest_llmbench.workloads.stream import (
+    BulkRandom,
     Rewording,
     StreamedWorkload,
     derived_seed,

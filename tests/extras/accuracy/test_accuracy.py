@@ -27,8 +27,8 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.workloads.arithmetic import ARITHMETIC
 from pytest_llmbench.workloads.dataset import DatasetWorkload
+from pytest_llmbench.workloads.synthetic import ARITHMETIC
 
 
 def measured(scenario: str = "fast", **given: Any) -> TestResult:

@@ -22,7 +22,7 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
-from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass
+from pytest_llmbench.workloads.mixture import LONG, SHORT, ClassMix, RequestClass
 
 SKEWED = workload("synthetic-skewed")
 QUICK = {"capacity_rps": 5, "duration_s": 1.0, "requests_per_class": 40}

@@ -28,9 +28,8 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
-from pytest_llmbench.workloads.lengths import Choice, Fixed, LogNormal, Uniform
+from pytest_llmbench.workloads.lengths import Choice, Fixed, LogNormal, Uniform, check_specification
 from pytest_llmbench.workloads.sessions import ProbeSessions, SessionWorkload
-from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
