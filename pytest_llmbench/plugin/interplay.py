@@ -87,6 +87,7 @@ class HtmlReport:
 
     def __init__(self) -> None:
         self._classes: set[str] = set()
+        self._shown: dict[str, str] = {}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
@@ -123,7 +124,10 @@ class HtmlReport:
 
             from pytest_llmbench.reports.pytest_html import extra_block
 
-            report.extras = [*getattr(report, "extras", []), extras.html(str(extra_block(entry)))]
+            report.extras = [
+                *getattr(report, "extras", []),
+                extras.html(str(extra_block(entry, self._shown))),
+            ]
         return report
 
 

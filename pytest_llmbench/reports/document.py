@@ -274,10 +274,13 @@ class TestView:
     def first_figure(self) -> str:
         """The main figure of a test without limits: ``Max output throughput: 2847 tok/s [2790, 2901]``."""
         names = [*self.headlines, *(f"{family}.p99" for family in self.families())]
-        there = {name: metric["point"] is not None for name in names if (metric := self.metric(name))}
-        name = max(
-            there, key=lambda name: there[name], default=None
-        )  # the first that has a value, else the first
+        there = {
+            name: metric["point"] is not None and self.unsupported(name) is None
+            for name in names
+            if (metric := self.metric(name))
+        }
+        # The first that has a value, else the first.
+        name = max(there, key=lambda name: there[name], default=None)
         return numbers.NOT_MEASURED if name is None else f"{metric_label(name)}: {self.claim(name)}"
 
     def claim(self, name: str) -> str:
@@ -315,11 +318,22 @@ class TestView:
         return next((level for level in self.levels if level.get("role") == "reported"), None)
 
     @property
-    def sharing(self) -> list[str]:
-        """A line for each other test whose measurement this test used."""
+    def _owners(self) -> list[str | None]:
+        """For each load the test that measured it; None: this one."""
         loads: list[Entry] = [*(self.entry.get("stretches") or ())]
         loads += [level for level in self.levels if level.get("stretch") is None]
-        owners = [load.get("shared_from") for load in loads]
+        return [load.get("shared_from") for load in loads]
+
+    @property
+    def measured_by(self) -> str:
+        """The node id of the test that measured all loads of this one; its own where these are several."""
+        owners = set(self._owners)
+        return next(iter(owners)) or self.nodeid if len(owners) == 1 else self.nodeid
+
+    @property
+    def sharing(self) -> list[str]:
+        """A line for each other test whose measurement this test used."""
+        owners = self._owners
         texts = []
         for owner in dict.fromkeys(owner for owner in owners if owner):
             count = owners.count(owner)
@@ -404,6 +418,10 @@ class TestView:
             plot["marks"] = self._percentile_marks() | dict(plot["marks"])
             found["ttft_cdf"] = plot
         return found
+
+    def picture(self, plot_id: str) -> str:
+        """What a plot shows but for its marks: the same one of tests that share a measurement."""
+        return f"{self.measured_by} {plot_id} {self.entry['plots'][plot_id]['series']}"
 
     def _percentile_marks(self) -> dict[str, float]:
         marks = {}

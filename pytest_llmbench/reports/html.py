@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
@@ -66,7 +66,7 @@ def _sections(view: ReportView) -> list[Html]:
         _configuration(view),
         _results(view),
         fragment(
-            _detailed(i, test, drawn)
+            _detailed(i, test, drawn, view.tests)
             for i, (test, drawn) in enumerate(zip(view.tests, _drawn(view.tests), strict=True))
         ),
         _compliance(view),
@@ -174,7 +174,7 @@ def _test_table(view: ReportView) -> Html:
 
 def _test_cells(i: int, test: TestView) -> tuple[Html | str, ...]:
     first, count = first_of(test), len(limits_of(test))
-    more = f" (+ {count - 1} more)" if count > 1 else ""
+    more = f" (+\u00a0{count - 1}\u00a0more)" if count > 1 else ""
     return (
         element("a", test.name, href=f"#test-{i}"),
         html_blocks.pill(test.headline),
@@ -236,34 +236,45 @@ def _over_interval(claim: str) -> Html:
     return fragment(value, element("br") if below else None, below)
 
 
-def _drawn(tests: Sequence[TestView]) -> list[set[str]]:
-    """For each test the ids of the pictures that are drawn. If there are too many, those of tests that passed
-    are left out first, and in any test those over time."""
-    wanted = [
+def _drawn(tests: Sequence[TestView]) -> list[dict[str, int | None]]:
+    """For each test its plots, with the number of the test that draws each; None where none does.
+
+    Tests of one load have the same plots, which the first of them draws that did not pass. If there are too
+    many, those of tests that passed are left out first, and in any test those over time.
+    """
+    wanted = sorted(
         (test.headline in _FOLDED, plot_id in OVER_TIME, number, plot_id)
         for number, test in enumerate(tests)
         for plot_id in test.plots
-    ]
-    chosen = {(number, plot_id) for _, _, number, plot_id in sorted(wanted)[:MOST_PICTURES]}
-    return [
-        {plot_id for plot_id in test.plots if (number, plot_id) in chosen}
-        for number, test in enumerate(tests)
-    ]
-
-
-def _not_drawn(test: TestView, drawn: Collection[str]) -> Html | None:
-    count = len(test.plots) - len(drawn)
-    if not count:
-        return None
-    told = (
-        f"{count} of {len(test.plots)} pictures are not drawn, since the page has {MOST_PICTURES}: their data"
     )
-    return element("p", f"{told} is in report.json, and a report of this test alone has them.", class_="meta")
+    drawing: dict[str, int] = {}
+    found: list[dict[str, int | None]] = [{} for _ in tests]
+    for _, _, number, plot_id in wanted:
+        what = tests[number].picture(plot_id)
+        if len(drawing) < MOST_PICTURES:
+            drawing.setdefault(what, number)
+        found[number][plot_id] = drawing.get(what)
+    return found
 
 
-def _detailed(i: int, test: TestView, drawn: Collection[str]) -> Html:
-    """One test: its limits and comparisons, the pictures ``drawn``, then the tables. One that passed is
+def _not_drawn(i: int, drawn: Mapping[str, int | None], tests: Sequence[TestView]) -> Html:
+    """Where the pictures are that this test shares, and how many are not on the page."""
+    count = sum(number is None for number in drawn.values())
+    told = f"{count} of {len(drawn)} pictures are not drawn, since the page has {MOST_PICTURES}: their data "
+    told += "is in report.json, and a report of this test alone has them."
+    owners = {number for number in drawn.values() if number is not None and number != i}
+    links = [element("a", tests[number].name, href=f"#test-{number}") for number in sorted(owners)]
+    parts = [part for link in links for part in (", ", link)][1:]
+    return fragment(
+        element("p", "Pictures of the shared load: ", parts, class_="meta") if parts else None,
+        element("p", told, class_="meta") if count else None,
+    )
+
+
+def _detailed(i: int, test: TestView, drawn: Mapping[str, int | None], tests: Sequence[TestView]) -> Html:
+    """One test: its limits and comparisons, the pictures that it draws, then the tables. One that passed is
     folded."""
+    own = [plot_id for plot_id, number in drawn.items() if number == i]
     first = first_of(test)
     told = test.first_figure if first is None else first.measured
     summary = element(
@@ -283,8 +294,8 @@ def _detailed(i: int, test: TestView, drawn: Collection[str]) -> Html:
         html_blocks.objectives(test),
         html_blocks.comparison_block(test),
         metric_strips(test),
-        element("div", html_blocks.figures(test, drawn, salt=str(i)), class_="figures"),
-        _not_drawn(test, drawn),
+        element("div", html_blocks.figures(test, own, salt=str(i)), class_="figures"),
+        _not_drawn(i, drawn, tests),
         html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
         html_blocks.notes(test),

@@ -155,8 +155,13 @@ def long_list(texts: list[str], what: str) -> Html:
     return fragment(paragraphs(first) or element("p", "none"), more)
 
 
-def result_tables(test: TestView) -> list[Html]:
-    return [table(entry["columns"], entry["rows"], caption=entry["title"]) for entry in test.tables.values()]
+def result_tables(test: TestView, shown: Collection[str] | None = None) -> list[Html]:
+    """The tables of a test; with ``shown`` only those of these ids."""
+    return [
+        table(entry["columns"], entry["rows"], caption=entry["title"])
+        for id_, entry in test.tables.items()
+        if shown is None or id_ in shown
+    ]
 
 
 def figures(test: TestView, drawn: Collection[str], *, salt: str = "") -> list[Html]:

@@ -243,10 +243,11 @@ def _warnings(view: ReportView) -> Iterator[_Part]:
 def _folded(view: ReportView) -> Iterator[_Part]:
     yield _Part(7, "headline figures", partial(_headline_figures, view))
     yield _Part(7, "test harness", partial(_harness, view))
+    told: dict[str, str] = {}
     for test in view.tests:
         if test.measured:
             rank = 9 if test.headline == "PASS" else 8
-            yield _Part(rank, "details of tests", partial(_details, test))
+            yield _Part(rank, "details of tests", partial(_details, test, told))
 
 
 def _headline_figures(view: ReportView) -> str:
@@ -260,16 +261,25 @@ def _harness(view: ReportView) -> str:
     return "\n" + folded("Test harness", text_table(("Item", "Value"), summaries.harness(view)))
 
 
-def _details(test: TestView) -> str:
-    """Details of a test: load, completion, notes, and the tables of the draft."""
-    attempt = [test.attempt] if test.attempt is not None else []
-    told = (*attempt, test.kind, test.load_text, test.completion, *test.sharing)
-    tables = [
-        f"\n{escape(entry['title'])}\n\n{text_table(entry['columns'], entry['rows'])}"
-        for entry in test.tables.values()
-    ]
-    body = bullets((*told, *(test.entry.get("notes") or ()))) + "".join(tables)
-    return "\n" + folded(clipped(test.name, _LONGEST_CELL), body)
+def _details(test: TestView, told: dict[str, str]) -> str:
+    """Details of a test: load, completion, notes, and the tables of the draft.
+
+    :param told: table or note → the test whose details have it. Tests that share a load have the same ones.
+    """
+    tables: list[str] = []
+    elsewhere: dict[str, list[str]] = {}
+    for entry in test.tables.values():
+        table = f"\n{escape(entry['title'])}\n\n{text_table(entry['columns'], entry['rows'])}"
+        owner = told.setdefault(table, test.name)
+        if owner == test.name:
+            tables.append(table)
+        else:
+            elsewhere.setdefault(owner, []).append(entry["title"])
+    load = (test.load_text, test.completion) if test.measured_by == test.nodeid else ()
+    own = [*filter(None, (test.attempt, test.kind)), *load, *test.sharing]
+    own += [note for note in test.entry.get("notes") or () if told.setdefault(note, test.name) == test.name]
+    own += [f"{', '.join(titles)}: as in the details of {owner}" for owner, titles in elsewhere.items()]
+    return "\n" + folded(clipped(test.name, _LONGEST_CELL), bullets(own) + "".join(tables))
 
 
 def _fit(parts: Sequence[_Part], max_bytes: int, where: str) -> str:

@@ -112,9 +112,18 @@ def _drawn(test: TestView) -> list[str]:
     return [plot_id for plot_id in test.plots if test.headline != "PASS" or plot_id not in OVER_TIME]
 
 
-def extra_block(entry: Entry) -> str:
-    """The block of one test for ``extras.html``: verdicts, limits, tables and plots."""
+def extra_block(entry: Entry, shown: dict[str, str] | None = None) -> str:
+    """The block of one test for ``extras.html``: verdicts, limits, tables and plots.
+
+    :param shown: table or plot → the test whose block has it; filled here. Tests that share a load have the
+        same ones, and name that test instead.
+    """
     test = TestView(entry)
+    shown = {} if shown is None else shown
+    owners = {id_: shown.setdefault(test.picture(id_), test.nodeid) for id_ in _drawn(test)}
+    of_tables = {id_: shown.setdefault(f"{id_} {table}", test.nodeid) for id_, table in test.tables.items()}
+    own_tables = [id_ for id_, owner in of_tables.items() if owner == test.nodeid]
+    elsewhere = dict.fromkeys(o for o in (*of_tables.values(), *owners.values()) if o != test.nodeid)
     return element(
         "div",
         element("style", asset("pytest_html.css")),
@@ -124,10 +133,11 @@ def extra_block(entry: Entry) -> str:
         html_blocks.comparison_block(test),
         html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
-        html_blocks.result_tables(test),
+        element("p", "Tables and pictures of the shared load: ", ", ".join(elsewhere)) if elsewhere else None,
+        html_blocks.result_tables(test, own_tables),
         html_blocks.level_block(test),
-        html_blocks.figures(test, _drawn(test), salt=test.nodeid),
+        html_blocks.figures(test, [i for i, o in owners.items() if o == test.nodeid], salt=test.nodeid),
         html_blocks.notes(test),
-        html_blocks.configuration(test),
+        html_blocks.configuration(test) if test.measured_by == test.nodeid else None,
         class_="llmbench",
     )

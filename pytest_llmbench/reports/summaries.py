@@ -71,24 +71,32 @@ def configuration(test: TestView) -> Pairs:
 
 def headline_rows(tests: Iterable[TestView]) -> Rows:
     """The main figures of each test."""
-    rows = [
-        (test.name, metric_label(name), test.claim(name))
+    rows = _each_once(
+        (test, (metric_label(name), test.claim(name)))
         for test in tests
         if test.valid
         for name in test.headlines
-    ]
+    )
     return Rows(("Test", "Metric", "Value and interval"), rows)
+
+
+def _each_once(rows: Iterable[tuple[TestView, tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    """The rows with the names of their tests, without those that a test of the same loads has too."""
+    first: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for test, cells in rows:
+        first.setdefault((test.measured_by, *cells), (test.name, *cells))
+    return [*first.values()]
 
 
 def latency_rows(tests: Iterable[TestView]) -> Rows:
     """The latencies of each test as a whole. Its levels, classes and configurations are in its own tables."""
-    rows = [
-        (test.name, metric_label(family), *(_claim_or_dash(test, f"{family}.{key}") for key in _LATENCY))
+    rows = _each_once(
+        (test, (metric_label(family), *(_claim_or_dash(test, f"{family}.{key}") for key in _LATENCY)))
         for test in tests
         if test.valid
         for family in test.families()
         if "[" not in family
-    ]
+    )
     return Rows(("Test", "Metric", *map(statistic_label, _LATENCY)), rows)
 
 
@@ -98,13 +106,13 @@ def _claim_or_dash(test: TestView, name: str) -> str:
 
 
 def throughput_rows(tests: Iterable[TestView]) -> Rows:
-    rows = [
-        (test.name, metric_label(name), test.claim(name))
+    rows = _each_once(
+        (test, (metric_label(name), test.claim(name)))
         for test in tests
         if test.valid
         for name, metric in test.entry["metrics"].items()
         if metric["unit"] in ("tok/s", "req/s") and "[" not in name
-    ]
+    )
     return Rows(("Test", "Metric", "Value and interval"), rows)
 
 

@@ -287,6 +287,24 @@ def test_a_page_has_no_more_pictures_than_it_can_show(entry: Entry, report: Entr
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_pictures_of_a_shared_load_are_drawn_once(entry: Entry, report: Entry) -> None:
+    other = copy.deepcopy(entry) | {"nodeid": "g.py::test_other"}
+    for stretch in other["stretches"]:
+        stretch["shared_from"] = entry["nodeid"]
+    passed = entry | {"gate": {"verdict": "pass", "objectives": []}, "outcome": "passed"}
+    page = html_report({**report, "tests": [passed, other]})
+    first, second = page.split('class="test"')[1:]
+    assert "<svg" not in first, "it passed, and is folded"
+    assert 'Pictures of the shared load: <a href="#test-1">test_other</a>' in first
+    assert second.count("<svg") == len(entry["plots"])
+    shown: dict[str, str] = {}
+    assert "<svg" in pytest_html.extra_block(passed, shown)
+    block = pytest_html.extra_block(other, shown)
+    assert "TTFT by Input Length" not in block
+    assert f"Tables and pictures of the shared load: {entry['nodeid']}" in block.replace("&#x27;", "'")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_row_of_pytest_html_draws_the_course_of_a_load_only_where_something_is_wrong(entry: Entry) -> None:
     own = next(iter(entry["plots"].values()))
     entry["plots"] = {"own": own, **dict.fromkeys(OVER_TIME, own)}

@@ -251,7 +251,7 @@ def test_a_figure_and_a_limit_are_never_cut(report: Entry) -> None:
         "  INCONCLUSIVE test_first_token_is_quick",
         "    ttft.p99_9 <= 900 ms: 557.4 ms (> 535.1 ms)",
         "  PASS         test_p99",
-        "    no limit: TTFT P99: n < 1000, not reported",
+        "    no limit: TPOT P99: 14.5 ms [12, 15], indicative",
         "  ERROR        test_unreachable[<b>|x]",
         "    not measured",
     ]
