@@ -491,19 +491,17 @@ class SessionReport:
             terminalreporter.write_line(f"llmbench: {len(skipped)} load tests skipped, {NO_ENDPOINT}")
         if self.entries:
             self._show_results(terminalreporter)
+        elif self._record is not None:
+            self._tell_incomplete(terminalreporter)
         if self._status is not None:
             terminalreporter.write_line(f"llmbench: exit status {self._status:d}: {self._status.meaning}")
 
     def _show_results(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from pytest_llmbench.reports.document import incomplete_text
-
         terminalreporter.section("LLM serving benchmarks", sep="=")
         for line in self._section(min(terminalreporter._tw.fullwidth, _WIDEST)):
             terminalreporter.write_line(terminal_text(line.text), **line.markup)
         self._fail_if_lost()
-        if self.record.incomplete is not None:
-            text = incomplete_text(self.record.incomplete.model_dump())
-            terminalreporter.write_line(terminal_text(f"llmbench: {text}"), red=True, bold=True)
+        self._tell_incomplete(terminalreporter)
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
         for text in self._lost:
@@ -512,6 +510,13 @@ class SessionReport:
             terminalreporter.write_line(terminal_text(text))
         for command in self._annotations:
             terminalreporter.write_line(outward(command))
+
+    def _tell_incomplete(self, reporter: pytest.TerminalReporter) -> None:
+        if self.record.incomplete is not None:
+            from pytest_llmbench.reports.document import incomplete_text
+
+            text = incomplete_text(self.record.incomplete.model_dump())
+            reporter.write_line(terminal_text(f"llmbench: {text}"), red=True, bold=True)
 
 
 SESSION = pytest.StashKey[SessionReport]()

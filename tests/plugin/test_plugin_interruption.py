@@ -75,3 +75,25 @@ def test_without_an_endpoint_nothing_is_taken(handlers: None, pytester: pytest.P
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_session_that_ends_before_its_first_result_says_so(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from pytest_llmbench import llmbench
+
+        @pytest.fixture
+        def llm_sut():
+            raise KeyboardInterrupt
+
+        @llmbench.ttft(rate=20)
+        def test_one(): ...
+
+        @llmbench.ttft(rate=20)
+        def test_two(): ...
+        """
+    )
+    ran = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llm-report=out", no_reraise_ctrlc=True)
+    told = "*INCOMPLETE: the session was interrupted. Begun, and without a result: *_one. Not begun: *_two."
+    ran.stdout.fnmatch_lines([told])
