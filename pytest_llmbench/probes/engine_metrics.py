@@ -133,6 +133,8 @@ _LABELLED = {
 }
 """Engine → our name → a series, and the label whose values are parts of their own."""
 _STAGE = "sglang_per_stage_req_latency_seconds"
+"""Seconds by stage. ``prefill_forward`` is the whole prefill: it begins as a request is first scheduled, and
+``chunked_prefill``, which is counted at the end of each chunk but the last, lies within it."""
 _OF_ONE_LABEL = {
     "SGLang": {
         "prefill_s": (f"{_STAGE}_sum", "stage", "prefill_forward"),

@@ -11,12 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.compare.split import WHOLES, Parts, parts_by_run, parts_of, saved_parts, split
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_any_ms
 from pytest_llmbench.model.numbers import Amount, Figure
 from pytest_llmbench.model.observation import EngineReadings, Observation, is_total
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Table
-from pytest_llmbench.probes.engine_metrics import read_page
+from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls, read_page
+from pytest_llmbench.simulator.engine.faults import MetricsForm
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 MEASURE = {"e2e": e2e_ms, "ttft": ttft_any_ms}
 
@@ -140,6 +148,8 @@ sglang:per_stage_req_latency_seconds_sum{{stage="prefill_forward",tp_rank="0"}} 
 sglang:per_stage_req_latency_seconds_sum{{stage="prefill_forward",tp_rank="1"}} {prefill}
 sglang:per_stage_req_latency_seconds_count{{stage="prefill_forward",tp_rank="0"}} {requests}
 sglang:per_stage_req_latency_seconds_count{{stage="prefill_forward",tp_rank="1"}} {requests}
+sglang:per_stage_req_latency_seconds_sum{{stage="chunked_prefill",tp_rank="0"}} {chunks}
+sglang:per_stage_req_latency_seconds_count{{stage="chunked_prefill",tp_rank="0"}} {requests}
 sglang:per_stage_req_latency_seconds_sum{{stage="request_process",tp_rank="0"}} 99
 sglang:per_stage_req_latency_seconds_count{{stage="request_process",tp_rank="0"}} {requests}
 """
@@ -165,13 +175,16 @@ trtllm_request_prefill_time_seconds_count {requests}
 
 
 def with_canned(seen: Observation, text: str, *, tokens: float = 1.0) -> Observation:
-    """The load beside a page that counted it: queue 0.5 ms, prefill 2 ms and decode 30 ms a request."""
+    """The load beside a page that counted it: queue 0.5 ms, prefill 2 ms and decode 30 ms a request.
+
+    SGLang's chunks of a prompt lie within its prefill, and are not added to it."""
     count = len(seen.records)
     values = read_page(
         text.format(
             requests=count,
             queue=0.0005 * count,
             prefill=0.002 * count,
+            chunks=0.0015 * count,
             decode=0.03 * count,
             tokens=tokens * float(seen.records.output_tokens.sum()),
         )
@@ -201,6 +214,57 @@ def test_the_pages_of_four_engines_tell_what_they_do(
     titles = list(changes(of_arms("ttft", (runs, runs), paired=True)))
     outside = "Outside, and queue, which the engine does not tell" if queue is None else "Outside"
     assert titles[-2] == outside
+
+
+SHORT = SyntheticWorkload("short", Fixed(400), Fixed(20))
+
+
+def served_loads(scenario: str) -> tuple[list[Observation], dict[str, float]]:
+    """Two loads on a served engine, whose page alone tells times, and the mean parts by the engine's own log,
+    in ms."""
+    seen = []
+    with EmbeddedEngine.start(scenario) as served:
+        target = Target.parse(served.url)
+        with LoadGenerator(target, dialect("openai-chat"), model=served.model) as generator:
+            for seed in (1, 2):
+                plan = LoadPlan("work", SHORT, ClosedLoop(6), 24, seed=seed)
+                with EngineMetricsProbe(page_urls(served.url)) as probe:
+                    assert probe.before() is None
+                    run = generator.run(plan)
+                    seen.append(replace(run, engine=probe.stop()))
+        log = served.ground_truth()
+    assert len(log) == 48
+    instants = [(each.queued_ns, each.admitted_ns, each.first_token_ns, each.last_token_ns) for each in log]
+    true = np.diff(np.array(instants, dtype=np.float64), axis=1).mean(axis=0) / 1e6
+    return seen, dict(zip(("Queue", "Prefill", "Decode"), true.tolist(), strict=True))
+
+
+@pytest.mark.usefixtures("however_late")
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("vllm", ("Queue", "Prefill", "Decode")),
+        ("tensorrt-llm", ("Queue", "Prefill")),
+        ("sglang", ("Queue", "Prefill")),
+        ("llama.cpp", ("Prefill", "Decode")),
+    ],
+)
+def test_a_change_on_each_engine_s_page_is_that_of_the_served_engine(
+    form: MetricsForm, told: tuple[str, ...]
+) -> None:
+    """A smaller batch and dearer prompts, in chunks."""
+    quiet = f"server_timings=off&max_num_batched_tokens=256&metrics={form}"
+    before, true_before = served_loads(f"fast?{quiet}&max_num_seqs=6")
+    now, true_now = served_loads(f"fast?{quiet}&max_num_seqs=3&prefill_us_per_token=60")
+    found = changes(of_arms("e2e", (before, now), paired=True))
+    for name in told:
+        true = true_now[name] - true_before[name]
+        assert found[name] == pytest.approx(true, abs=1e-6), name
+    assert found["Queue" if "Queue" in told else "Prefill"] > 1
+    mean = float(np.mean([e2e_ms(run.records).mean() for run in now]))
+    mean -= float(np.mean([e2e_ms(run.records).mean() for run in before]))
+    *parts, _ = found.values()
+    assert sum(parts) == pytest.approx(mean, rel=0.02)
 
 
 def test_a_page_that_counts_no_requests_is_believed_by_its_tokens() -> None:

@@ -254,7 +254,7 @@ class StreamOptions:
     """Each content chunk carries the engine's instants of its tokens (token_times_ns, monotonic)."""
     metrics: MetricsForm = "vllm"
     """Whose series the metrics page has: vllm (all of them), sglang, tensorrt-llm (at
-    /prometheus/metrics), llama.cpp (counters and gauges without times)."""
+    /prometheus/metrics), llama.cpp."""
     trace: bool = False
     """The ground truth lists every token's exit and every write."""
 

@@ -65,6 +65,9 @@ class EngineMetrics:
         self.thinking_ended: dict[str, int] = {}
         self.rejected = 0
         self.counters = {"prompt_tokens": 0, "generation_tokens": 0}
+        self.seconds = dict.fromkeys(("queue", "prefill", "decode"), 0.0)
+        """Sums over all whole requests, ``timed`` of them."""
+        self.timed = 0
         self._histograms = {name: each.labels(*self.labels) for name, each in histograms.items()}
 
     def note_rejection(self) -> None:
@@ -95,12 +98,13 @@ class EngineMetrics:
             self.thinking_ended[truth.think_reason] = count + 1
         if truth.admitted_ns is None or truth.first_token_ns is None or truth.last_token_ns is None:
             return
+        queue_s = (truth.admitted_ns - (truth.queued_ns or truth.received_ns)) / 1e9
         decode_s = (truth.last_token_ns - truth.first_token_ns) / 1e9
         prefill_s = (truth.first_token_ns - truth.admitted_ns) / 1e9
         seconds = {
             "time_to_first_token_seconds": (truth.first_token_ns - truth.received_ns) / 1e9,
             "e2e_request_latency_seconds": (truth.last_token_ns - truth.received_ns) / 1e9,
-            "request_queue_time_seconds": (truth.admitted_ns - (truth.queued_ns or truth.received_ns)) / 1e9,
+            "request_queue_time_seconds": queue_s,
             "request_prefill_time_seconds": prefill_s,
             "request_decode_time_seconds": decode_s,
             "request_inference_time_seconds": prefill_s + decode_s,
@@ -114,6 +118,9 @@ class EngineMetrics:
             seconds["request_time_per_output_token_seconds"] = decode_s / (truth.output_tokens - 1)
         for name, value in seconds.items():
             self._histograms[name].observe(value)
+        self.timed += 1
+        for name, value in (("queue", queue_s), ("prefill", prefill_s), ("decode", decode_s)):
+            self.seconds[name] += value
 
     def counted(self, totals: EngineTotals) -> dict[str, int]:
         """The counters without further labels."""

@@ -1,18 +1,18 @@
 """The metrics page as SGLang, TensorRT-LLM and llama.cpp have it: the same counts under their series names.
 
-Only what readers of these engines look for, and no times. Several engines are added up. Sources: SGLang's
-``srt/observability/metrics_collector.py``, TensorRT-LLM's ``tensorrt_llm/metrics/collector.py``, llama.cpp's
-``tools/server/README.md``.
+Only what readers of these engines look for; histograms have no bounds. Several engines are added up.
+Sources: SGLang's ``srt/observability/metrics_collector.py``, TensorRT-LLM's
+``tensorrt_llm/metrics/collector.py``, llama.cpp's ``tools/server/README.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from pytest_llmbench.simulator.engine.faults import MetricsForm
 from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState
@@ -29,6 +29,8 @@ class _Form(NamedTuple):
     """Counters by place in the draft."""
     place: str = ""
     """Their label."""
+    times: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType({})
+    """Histograms of seconds: series, and labels beside those of all."""
     labels: Mapping[str, str] = MappingProxyType({})
     """Labels of all series, beside the name of the model where there are any."""
 
@@ -49,6 +51,10 @@ _FORMS: Mapping[MetricsForm, _Form] = {
             "kv_use": "sglang:token_usage",
             "acceptance_length": "sglang:spec_accept_length",
             "acceptance_rate": "sglang:spec_accept_rate",
+        },
+        times={
+            "queue": ("sglang:queue_time_seconds", {}),
+            "prefill": ("sglang:per_stage_req_latency_seconds", {"stage": "prefill_forward"}),
         },
         labels={"engine_type": "unified", "tp_rank": "0", "pp_rank": "0"},
     ),
@@ -74,12 +80,18 @@ _FORMS: Mapping[MetricsForm, _Form] = {
             "accepted": "trtllm_spec_decode_accepted_tokens",
         },
         "token_position",
+        {
+            "queue": ("trtllm_request_queue_time_seconds", {}),
+            "prefill": ("trtllm_request_prefill_time_seconds", {}),
+        },
         {"engine_type": "trtllm"},
     ),
     "llama.cpp": _Form(
         {
             "prompt_tokens": "llamacpp:prompt_tokens",
             "generation_tokens": "llamacpp:tokens_predicted",
+            "prefill_seconds": "llamacpp:prompt_seconds",
+            "decode_seconds": "llamacpp:tokens_predicted_seconds",
             "spec_decode_num_drafts": "llamacpp:spec_decode_num_drafts",
             "spec_decode_num_draft_tokens": "llamacpp:spec_decode_num_draft_tokens",
             "spec_decode_num_accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens",
@@ -119,12 +131,13 @@ class _Page:
                 gauge = GaugeMetricFamily(series, name.replace("_", " "), labels=self._labels)
                 gauge.add_metric(self._values, gauges[name])
                 families.append(gauge)
-        return families + self._by_place(counters)
+        return [*families, *self._by_place(counters), *self._times()]
 
     def _counters(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for metrics, state in self._engines:
-            own = {**metrics.counted(state.totals), "ended": sum(metrics.ended.values())}
+            own: dict[str, float] = {**metrics.counted(state.totals), "ended": sum(metrics.ended.values())}
+            own |= {f"{name}_seconds": spent for name, spent in metrics.seconds.items()}
             for name, count in own.items():
                 found[name] = found.get(name, 0.0) + count
         return found
@@ -148,6 +161,14 @@ class _Page:
                 steps, 1.0
             )  # what is beyond the end of a reply counts too
         return found
+
+    def _times(self) -> Iterator[Metric]:
+        count = sum(metrics.timed for metrics, _ in self._engines)
+        for name, (series, labels) in self._form.times.items():
+            family = HistogramMetricFamily(series, f"seconds of {name}", labels=(*self._labels, *labels))
+            spent = sum(metrics.seconds[name] for metrics, _ in self._engines)
+            family.add_metric((*self._values, *labels.values()), [("+Inf", count)], spent)
+            yield family
 
     def _by_place(self, counters: Mapping[str, float]) -> list[Metric]:
         """The counters by place in the draft; one shows up when it first counts, as in the engines."""
