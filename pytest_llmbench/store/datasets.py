@@ -91,26 +91,51 @@ def conversations(rows: Iterable[Mapping[str, Any]], path: Path) -> list[Convers
     return found
 
 
+Told = tuple[int, str]
+"""The number of a row, and what is wrong with it."""
+
+
 def exercises(
-    rows: Iterable[Mapping[str, Any]], path: Path, prompt_field: str = "", answer_field: str = ""
+    rows: Iterable[Mapping[str, Any]],
+    path: Path,
+    prompt_field: str = "",
+    answer_field: str = "",
+    *,
+    answered: bool = False,
+    further: Iterable[Told] = (),
 ) -> list[tuple[str, str | None]]:
     """(prompt, answer or None) of data sets such as MATH-500 (``problem``, ``solution``) and HumanEval
-    (``prompt``, ``canonical_solution``). Raises SuiteError naming the row and its fields where there is no
-    prompt."""
-    found = []
+    (``prompt``, ``canonical_solution``).
+
+    ``answered``: each row needs an answer, whose length limits the output. ``further``: what else is wrong
+    with the rows. Raises one SuiteError with that, and with each row without a prompt.
+    """
+    found, mistakes, remedies = [], list(further), list[str]()
     for number, row in enumerate(rows):
         prompt = _text(row, (prompt_field,) if prompt_field else PROMPT_FIELDS)
         if prompt is None:
             wanted = prompt_field or " or ".join(PROMPT_FIELDS)
-            raise SuiteError(
-                f"row {number} has no text under {wanted}; it has {_names(row)}",
-                where=str(path),
-                remedy='name the field, prompt_field = "…"',
-            )
-        found.append((prompt, _text(row, (answer_field,) if answer_field else ANSWER_FIELDS)))
+            mistakes.append((number, f"row {number} has no text under {wanted}; it has {_names(row)}"))
+            remedies = ['name the field, prompt_field = "…"']
+        found.append((prompt or "", _text(row, (answer_field,) if answer_field else ANSWER_FIELDS)))
+    unlimited = sum(answer is None for _, answer in found) if answered else 0
+    if unlimited:
+        told = f"{unlimited} of {len(found)} rows have no answer whose length limits the output"
+        mistakes.append((-1, told))
+        remedies.append('say max_tokens = …, or name the field, answer_field = "…"')
     if not found:
-        raise SuiteError("holds no rows", where=str(path), remedy="give the file of the data set")
+        remedies.append("give the file of the data set")
+        mistakes.append((-1, "holds no rows"))
+    _refuse(mistakes, path, "; ".join(remedies) or None)
     return found
+
+
+def _refuse(mistakes: Iterable[Told], path: Path, remedy: str | None = None) -> None:
+    """Raise SuiteError for mistakes, if there are any, in the order of the rows."""
+    told = [each for _, each in sorted(mistakes, key=lambda one: one[0])]
+    if told:
+        more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
+        raise SuiteError.from_mistakes([*told[:_MOST_TOLD], *more], where=str(path), remedy=remedy)
 
 
 def scored_prompts(
@@ -120,17 +145,19 @@ def scored_prompts(
     max_tokens: int,
     prompt_field: str = "",
     answer_field: str = "",
+    *,
+    further: Iterable[Told] = (),
 ) -> tuple[Prompt, ...]:
     """Questions with the answers that replies are scored by. An answer may be a number.
 
     With scorer ``choice`` the choices of a row (:data:`CHOICES_FIELDS`) follow its question, each with a
     letter, and the answer is a letter, a label of theirs, the text of one, or its index from 0. Raises one
     SuiteError that names each row without a prompt, without an answer, or with one that the scorer cannot
-    use.
+    use, with what ``further`` is wrong.
     """
     if wrong := scorer_mistakes(scorer):
         raise SuiteError.from_mistakes(wrong, where=str(path))
-    made, mistakes, number = [], [], -1
+    made, mistakes, number = [], list(further), -1
     wanted = (answer_field,) if answer_field else SHORT_ANSWER_FIELDS
     for number, row in enumerate(rows):
         prompt = _text(row, (prompt_field,) if prompt_field else PROMPT_FIELDS)
@@ -138,7 +165,7 @@ def scored_prompts(
         answer = _text({"answer": _as_text(told)}, ("answer",))
         if prompt is None or answer is None:
             missing = (prompt_field or " or ".join(PROMPT_FIELDS)) if prompt is None else " or ".join(wanted)
-            mistakes.append(f"row {number} has no text under {missing}; it has {_names(row)}")
+            mistakes.append((number, f"row {number} has no text under {missing}; it has {_names(row)}"))
             continue
         try:
             if scorer == "choice" and (listed := next(filter(None, map(row.get, CHOICES_FIELDS)), None)):
@@ -150,12 +177,10 @@ def scored_prompts(
             expected = ExpectedAnswer.of(answer, scorer, f"row {number}")
             made.append(Prompt(prompt, max_tokens, expected=expected))
         except SuiteError as error:
-            mistakes.append(f"row {number}: {error.what}")
+            mistakes.append((number, f"row {number}: {error.what}"))
     if number < 0:
-        mistakes.append("holds no rows")
-    if mistakes:
-        further = [f"and {len(mistakes) - _MOST_TOLD} more"] if len(mistakes) > _MOST_TOLD else []
-        raise SuiteError.from_mistakes([*mistakes[:_MOST_TOLD], *further], where=str(path))
+        mistakes.append((-1, "holds no rows"))
+    _refuse(mistakes, path)
     return tuple(made)
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.errors import shown
 from pytest_llmbench.model.messages import DATA, SUFFIXES, Modality, Piece
-from pytest_llmbench.store.datasets import PROMPT_FIELDS
+from pytest_llmbench.store.datasets import PROMPT_FIELDS, Told
 
 Columns = Mapping[Modality, Sequence[str]]
 """Modality → the columns that name its pieces."""
@@ -31,11 +31,13 @@ _BEGINNINGS: Mapping[Modality, tuple[bytes, ...]] = {
     "video": (rb"....ftyp", rb"....moov", rb"\x1a\x45\xdf\xa3"),
 }
 """Modality → what files of its formats begin with."""
+_Part = tuple[Modality | None, str, Any]
+"""The modality of a part of a message, its kind, and what it holds; None: it is of another kind."""
+_UNKNOWN = f"it is not sent: there are text, {', '.join(_PARTS)}"
 _HEAD_BYTES = 16
 _OTHER_NAMES = {"jpg": "jpeg", "mpeg": "mp3", "x-wav": "wav", "wave": "wav", "mov": "quicktime"}
 _PLACES = re.compile(r"<(?:image|audio|video)(?: \d{1,3})?>\n?")
 """What stands in a prompt where a data set's own template puts a piece; the API has parts instead."""
-_MOST_TOLD = 10
 _FIRST_TURN = "first message of the user as prompt, length of the answer to it as output limit"
 _TAKEN_OUT = "places of images, sounds and videos taken out of the prompts"
 
@@ -48,6 +50,8 @@ class MediaRows(NamedTuple):
     """The pieces of each row."""
     steps: tuple[str, ...]
     """What was done to the rows, for the report."""
+    mistakes: list[Told]
+    """What is wrong with the pieces."""
 
 
 def rows_with_media(
@@ -55,24 +59,20 @@ def rows_with_media(
 ) -> MediaRows:
     """The rows and the pieces of each; messages of rows without a prompt became ``prompt`` and ``answer``.
 
-    A piece is a path relative to the file, or a ``data:`` URL. Raises one SuiteError with each row that has
-    none in any of the columns asked for, or one that is missing or of no known format.
+    A piece is a path relative to the file, or a ``data:`` URL. A mistake is a row that has none in any of the
+    columns asked for, or one that is missing or of no known format.
     """
     plain: list[Mapping[str, Any]] = []
     pieces: list[tuple[Piece, ...]] = []
-    mistakes: list[str] = []
+    mistakes: list[Told] = []
     steps: dict[str, None] = {}
     prompts = (prompt_field,) if prompt_field else PROMPT_FIELDS
     for number, row in enumerate(rows):
         found: list[Piece] = []
-        try:
-            key = next((name for name in prompts if isinstance(row.get(name), str)), "")
-            told, parts = (row, []) if key else _without_messages(row, prompts[0])
-        except SuiteError as error:
-            mistakes.append(f"row {number}: {error.what}")
-            continue
+        key = next((name for name in prompts if isinstance(row.get(name), str)), "")
+        told, parts = (row, []) if key else _without_messages(row, prompts[0])
         steps |= {_FIRST_TURN: None} if told is not row else {}
-        named = [
+        named: list[_Part] = [
             (modality, column, value)
             for modality, names in columns.items()
             for column in names
@@ -80,11 +80,11 @@ def rows_with_media(
         ]
         if any(columns.values()) and not named:
             asked = ", ".join(column for names in columns.values() for column in names)
-            mistakes.append(f"row {number} has nothing under {asked}")
+            mistakes.append((number, f"row {number} has nothing under {asked}"))
         for modality, place, value in (*named, *parts):
-            piece = _piece(modality, value, path.parent)
+            piece = _UNKNOWN if modality is None else _piece(modality, value, path.parent)
             if isinstance(piece, str):
-                mistakes.append(f"row {number}, {place}: {piece}")
+                mistakes.append((number, f"row {number}, {place}: {piece}"))
             else:
                 found.append(piece)
         key = key or prompts[0]
@@ -95,10 +95,7 @@ def rows_with_media(
             told = {**told, key: bare}
         plain.append(told)
         pieces.append(tuple(found))
-    if mistakes:
-        further = [f"and {len(mistakes) - _MOST_TOLD} more"] if len(mistakes) > _MOST_TOLD else []
-        raise SuiteError.from_mistakes([*mistakes[:_MOST_TOLD], *further], where=str(path))
-    return MediaRows(plain, pieces, tuple(steps))
+    return MediaRows(plain, pieces, tuple(steps), mistakes)
 
 
 def _several(value: Any) -> list[Any]:
@@ -107,16 +104,14 @@ def _several(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _without_messages(
-    row: Mapping[str, Any], prompt_field: str
-) -> tuple[Mapping[str, Any], list[tuple[Modality, str, Any]]]:
+def _without_messages(row: Mapping[str, Any], prompt_field: str) -> tuple[Mapping[str, Any], list[_Part]]:
     """The row with the first message of a user as its prompt and the answer to it, and the parts of that
-    message that are no text. Raises SuiteError for a part of another kind."""
+    message that are no text."""
     turns = row.get("messages") or row.get("conversations")
     if not isinstance(turns, list):
         return row, []
     said: dict[str, str] = {}
-    parts: list[tuple[Modality, str, Any]] = []
+    parts: list[_Part] = []
     for turn in turns:
         if not isinstance(turn, Mapping):
             continue
@@ -137,13 +132,14 @@ def _without_messages(
     return {**answer, **row, prompt_field: said.get("prompt", "")}, parts
 
 
-def _parts(content: Sequence[Any]) -> Iterator[tuple[Modality, str, Any]]:
+def _parts(content: Sequence[Any]) -> Iterator[_Part]:
     for part in content:
         kind = str(part.get("type")) if isinstance(part, Mapping) else ""
         if kind in ("", "text"):
             continue
         if kind not in _PARTS:
-            raise SuiteError(f"a part of type {shown(kind)} is not sent: there are text, {', '.join(_PARTS)}")
+            yield None, f"a part of type {shown(kind)}", None
+            continue
         modality, member = _PARTS[kind]
         own = part.get(kind)
         value = own.get(member) if isinstance(own, Mapping) else own

@@ -277,19 +277,13 @@ class _Prompts(_DataSet):
             for modality, told in cast("dict[Modality, str | list[str] | None]", named).items()
         }
         limit = self.max_tokens
-        rows, media, steps = rows_with_media(self.rows(path), path, columns, fields[0])
+        rows, media, steps, wrong = rows_with_media(self.rows(path), path, columns, fields[0])
         identity = replace(identity, preprocessing=(*identity.preprocessing, *steps))
         if self.scorer is not None:
-            scored = scored_prompts(rows, path, self.scorer, limit or MAX_ANSWER_TOKENS, *fields)
+            most = limit or MAX_ANSWER_TOKENS
+            scored = scored_prompts(rows, path, self.scorer, most, *fields, further=wrong)
             return DatasetWorkload(name, _beside(scored, media), identity, **asked)
-        found = exercises(rows, path, *fields)
-        unlimited = sum(answer is None for _, answer in found)
-        if limit is None and unlimited:
-            raise SuiteError(
-                f"{unlimited} of {len(found)} rows have no answer whose length limits the output",
-                where=str(path),
-                remedy='say max_tokens = …, or name the field, answer_field = "…"',
-            )
+        found = exercises(rows, path, *fields, answered=limit is None, further=wrong)
         count = reference_tokenizer().count
         prompts = tuple(
             Prompt(prompt, limit if limit is not None else max(1, count(answer or "")))
