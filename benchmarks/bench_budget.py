@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.compare.log_ratio import LogRatio
-from pytest_llmbench.compare.regression import as_promised
+from pytest_llmbench.compare.regression import LogRatio, as_promised
 from pytest_llmbench.harness.comparison.arms import drive_together
 from pytest_llmbench.harness.comparison.budget import ALPHA, ROUNDS, Spending, detectable, shaped, spending
 from pytest_llmbench.harness.comparison.replication import MOST_ROUNDS

@@ -32,8 +32,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop, Stage, requests_of
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.registry import named, names
 
 

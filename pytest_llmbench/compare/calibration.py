@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.compare.log_ratio import LogRatio
+from pytest_llmbench.compare.regression import LogRatio
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import Better, Finding

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.equivalence import mann_whitney
-from pytest_llmbench.compare.identity import Identity, made_otherwise
+from pytest_llmbench.compare.comparability import Identity, made_otherwise, mann_whitney
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit

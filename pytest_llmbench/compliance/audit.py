@@ -1,13 +1,17 @@
-"""The compliance audit: each applicable entry of the catalogue judged from evidence, and the verdict
-(section 2).
+"""The compliance audit: each applicable entry of the catalogue judged from evidence, and the verdict (section
+2).
 
 The catalogue of requirements is package data, read once. An entry binds under its ``condition``, an id of
-``conditions``.
+:data:`CONDITIONS`. Where the fact that decides is missing, the condition holds, so that silence never
+takes an entry out of the verdict; except where another blocking entry demands that very fact (boundary,
+load model, workload name), and where the fact is a claim that was simply not made (production,
+publication, cold start).
 """
 
 from __future__ import annotations
 
 import importlib.resources
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +20,47 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from pytest_llmbench.compliance import checks
+from pytest_llmbench.compliance.checks.generator import measured_apart
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
-from pytest_llmbench.compliance.conditions import CONDITIONS, LATENCIES, latencies_cut_off
-from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
+from pytest_llmbench.compliance.checks.reporting import hardware_differs, tokenizers_differ
+from pytest_llmbench.compliance.evidence import (
+    BY_SIBLINGS,
+    Answer,
+    Evidence,
+    EvidenceView,
+    NoEvidenceError,
+    chunk_sizes,
+    first_output_before_content,
+    has,
+    has_first_token,
+    reported,
+)
+from pytest_llmbench.metrics.itl import server_clock_holds
+from pytest_llmbench.metrics.server_side import cold_starts
+from pytest_llmbench.model.draft import FEWEST_LENGTHS
+from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.model.facts import (
+    COLD_START,
+    ClockFact,
+    ComparisonFact,
+    GuardrailFact,
+    Key,
+    LoadFact,
+    NetworkFact,
+    PublicationFact,
+    StreamingFact,
+    SUTFact,
+    TimingFact,
+    WorkloadFact,
+)
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status, class_of
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.record import MOST_FAILED_SHARE
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import Level
 
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 """The revision that is implemented (AMB-31)."""
@@ -106,19 +145,12 @@ def _requirement(entry: Mapping[str, Any]) -> Requirement:
     return Requirement(**{**entry, "applies_to": tuple(entry["applies_to"])})
 
 
-_OF_EVERY_TEST = (
-    "clock",
-    "generator",
-    "reporting",
-    "sut",
-    "warmup",
-    "workload",
-)
+_OF_EVERY_TEST = ("generator", "levels", "reporting", "sut", "workload")
 _OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ttft": ("ttft",),
-        "throughput": ("levels", "throughput"),
-        "tradeoff": ("levels", "throughput", "tradeoff"),
+        "throughput": ("throughput",),
+        "tradeoff": ("throughput",),
         "itl": ("itl",),
         "capacity": ("capacity",),
         "fairness": ("fairness",),
@@ -126,7 +158,6 @@ _OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "memory_pressure": ("memory_pressure",),
         "long_context": ("long_context",),
         "guardrail": ("guardrail",),
-        COMPARISON: ("comparison",),
     }
 )
 """Modules of ``checks`` with the predicates of entries, by what these apply to, beside those of every test.
@@ -241,3 +272,313 @@ def _entered(entry: Requirement, status: Status, answer: Answer) -> RequirementS
 
 def _verdict(statuses: Iterable[RequirementStatus]) -> ComplianceVerdict:
     return class_of(status.effect for status in statuses if status.status is Status.UNMET)
+
+
+Condition = Callable[[EvidenceView], bool]
+
+DATASET_WORKLOADS = ("conversation", "code-completion")
+SIGNIFICANT_RTT_MS = 1.0
+SIGNIFICANT_RTT_SHARE = 0.01
+COLD_FACTOR = 3.0
+"""Factor by which a cold system's first tokens are slower than later ones, at least."""
+_FEWEST_COLD = 10
+_ENGINE = "model_engine"
+
+
+def _always(_: EvidenceView) -> bool:
+    return True
+
+
+def _fact_is(key: Key[Any], value: object) -> Condition:
+    return lambda view: bool(view.fact(key) == value)
+
+
+def _both(*conditions: Condition) -> Condition:
+    return lambda view: all(condition(view) for condition in conditions)
+
+
+# The workload and its replies.
+
+
+def _from_dataset(view: EvidenceView) -> bool:
+    """Whether the workload draws on a data set.
+
+    The name of a reference workload tells: Long Context draws its lengths from a list of its own.
+    """
+    if view.fact(WorkloadFact.NAME) in DATASET_WORKLOADS or view.fact(WorkloadFact.DATASET) is not None:
+        return True
+    if view.fact(WorkloadFact.STANDARD) is True:
+        return False
+    laws = (view.fact(WorkloadFact.INPUT_LENGTH, {}), view.fact(WorkloadFact.OUTPUT_LENGTH, {}))
+    return any(law.get("type") == "empirical" for law in laws)
+
+
+def _input_varies(view: EvidenceView) -> bool:
+    known = view.evidence.records.input_tokens
+    known = known[known != MISSING]
+    if len(known):
+        return bool(known.min() != known.max())
+    return bool(view.fact(WorkloadFact.INPUT_LENGTH, {}).get("type") != "fixed")
+
+
+def _produced(tokens: int) -> Condition:
+    """The condition that some successful request may have produced ``tokens`` tokens. Without any records it
+    holds."""
+
+    def holds(view: EvidenceView) -> bool:
+        records = view.evidence.records
+        if not len(records):
+            return True
+        few_enough = (records.output_tokens != MISSING) & (records.output_tokens < tokens)
+        return bool(np.any(records.ok & ~few_enough))
+
+    return holds
+
+
+def _several_tokens(view: EvidenceView) -> bool:
+    """Whether a chunk of a successful reply held several tokens, or nobody knows how many."""
+    sizes = chunk_sizes(view.evidence.records)
+    return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
+
+
+def _client_side(view: EvidenceView) -> bool:
+    return bool(view.fact(StreamingFact.ITL_OPTION) != "C")
+
+
+def _server_instants(view: EvidenceView) -> bool:
+    available = view.fact(StreamingFact.SERVER_TIMESTAMPS_AVAILABLE)
+    if available is None:
+        records = view.evidence.records
+        available = len(records.server_token_ns) > 0 and server_clock_holds(records)
+    return available is True and _several_tokens(view)
+
+
+# Cold starts, clocks and the network.
+
+
+def _seen_cold(view: EvidenceView) -> bool:
+    """Whether a latency test is called a cold start and its replies show one.
+
+    They do where the first reply was far slower than those of the second half. A run that only leaves the
+    warm-up out has not measured a cold start.
+    """
+    if view.fact(COLD_START) is not True or view.evidence.test != "ttft":
+        return False
+    records = view.evidence.records
+    started = records.select(has_first_token(records))
+    order = np.argsort(started.submitted_ns, kind="stable")
+    ttft_ns = (started.first_content_ns - started.submitted_ns)[order]
+    if len(ttft_ns) < _FEWEST_COLD:
+        return False
+    return bool(ttft_ns[0] > COLD_FACTOR * float(np.median(ttft_ns[len(ttft_ns) // 2 :])))
+
+
+def _distributed(view: EvidenceView) -> bool:
+    return bool(view.fact(ClockFact.TOPOLOGY) != "single_machine") or measured_apart(view)
+
+
+def _sub_ms_required(view: EvidenceView) -> bool:
+    # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
+    return bool(view.fact(ClockFact.SUB_MS_REQUIRED, view.fact(StreamingFact.ITL_OPTION) == "C"))
+
+
+def _significant_network(view: EvidenceView) -> bool:
+    """Whether the network matters: as declared, or else where the system is distributed and the RTT P50 is
+    above 1 ms or 1 % of the TTFT P50."""
+    declared = view.fact(NetworkFact.SIGNIFICANT)
+    if declared is not None:
+        return declared is True
+    if not _distributed(view):
+        return False
+    rtt = view.fact(NetworkFact.RTT_MS, {}).get("p50")
+    if rtt is None:
+        return True
+    ttft = view.result.metrics.get("ttft.p50")
+    share_ms = SIGNIFICANT_RTT_SHARE * ttft.point if ttft and ttft.point is not None else SIGNIFICANT_RTT_MS
+    return bool(rtt > min(SIGNIFICANT_RTT_MS, share_ms))
+
+
+# Guardrails.
+
+
+def _names_known(view: EvidenceView) -> bool:
+    filters = (view.fact(GuardrailFact.INPUT_FILTER), view.fact(GuardrailFact.OUTPUT_FILTER))
+    if filters == ("absent", "absent") and view.fact(GuardrailFact.SYSTEMS) is None:
+        return False
+    return bool(view.fact(GuardrailFact.SYSTEMS) != "not known")
+
+
+def _something_disabled(view: EvidenceView) -> bool:
+    return "disabled" in (view.fact(GuardrailFact.INPUT_FILTER), view.fact(GuardrailFact.OUTPUT_FILTER))
+
+
+# Levels, and what the server tells of them.
+
+
+def _of_levels(holds: Callable[[tuple[Level, ...]], bool]) -> Condition:
+    """The condition that the levels are so; without any of them it holds."""
+
+    def condition(view: EvidenceView) -> bool:
+        levels = tuple(level for level in view.result.levels if not level.is_burst)
+        return not levels or holds(levels)
+
+    return condition
+
+
+def _has_role(role: str) -> Condition:
+    return _of_levels(lambda levels: any(level.role == role for level in levels))
+
+
+_open_loop_level = _of_levels(lambda levels: any(level.load_model == "open" for level in levels))
+
+
+def _gauge(run: Observation, name: str) -> bool:
+    return run.engine is not None and name in run.engine.gauges
+
+
+def _batch_size(view: EvidenceView) -> bool:
+    runs = view.evidence.runs
+    return any(_gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in runs)
+
+
+def _accelerators(view: EvidenceView) -> bool:
+    return view.fact(SUTFact.ACCELERATOR_COUNT, 0) >= 1
+
+
+def _preemptions_by_request(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.preemptions).any())
+
+
+def _preemptions(view: EvidenceView) -> bool:
+    return _preemptions_by_request(view) or any(
+        run.engine is not None and "preemptions" in run.engine.totals_after for run in view.evidence.runs
+    )
+
+
+# Comparisons. Imported where they are asked for: one system has nothing to differ from.
+
+
+def _gateway_inside(view: EvidenceView) -> bool:
+    """Whether the boundary contains the application gateway: a compound system is one and more, and a
+    boundary of one's own frees of nothing (AMB-49)."""
+    return view.fact(SUTFact.BOUNDARY) not in (None, _ENGINE)
+
+
+_PRODUCTION = _both(_gateway_inside, _fact_is(GuardrailFact.PRODUCTION_CLAIM, True))
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "always": _always,
+        "p999-reported": lambda view: reported(view.result, "p99_9"),
+        "one-token": _produced(1),
+        "two-tokens": _produced(2),
+        "custom-workload": lambda view: view.fact(WorkloadFact.STANDARD) is not True,
+        "dataset": _from_dataset,
+        "synthetic-uniform": _fact_is(WorkloadFact.NAME, "synthetic-uniform"),
+        "synthetic-skewed": _fact_is(WorkloadFact.NAME, "synthetic-skewed"),
+        "conversation": _fact_is(WorkloadFact.NAME, "conversation"),
+        "code-completion": _fact_is(WorkloadFact.NAME, "code-completion"),
+        "long-context": _fact_is(WorkloadFact.NAME, "long-context"),
+        "input-varies": _input_varies,
+        "load-open": _fact_is(LoadFact.MODEL, "open"),
+        "load-closed": _fact_is(LoadFact.MODEL, "closed"),
+        "engine": _fact_is(SUTFact.BOUNDARY, _ENGINE),
+        "gateway": _gateway_inside,
+        "warm": lambda view: not _seen_cold(view),
+        "cold-start": _fact_is(COLD_START, True),
+        "cold-start-shown": lambda view: (
+            view.fact(COLD_START) is True or bool(cold_starts(view.evidence.records).any())
+        ),
+        "distributed": _distributed,
+        "distributed-sub-ms": _both(_distributed, _sub_ms_required),
+        "distributed-ntp": _both(_distributed, _fact_is(ClockFact.METHOD, "ntp")),
+        "gateway-network": _both(_gateway_inside, _significant_network),
+        "ttft-adjusted": lambda view: view.fact(NetworkFact.TTFT_ADJUSTMENT, {}).get("applied") is True,
+        "http": lambda view: view.fact(StreamingFact.PROTOCOL) not in ("grpc", "websocket"),
+        "sse": lambda view: bool(view.fact(StreamingFact.PROTOCOL, "sse") == "sse"),
+        "grpc": _fact_is(StreamingFact.PROTOCOL, "grpc"),
+        "server-timing": lambda view: bool(view.fact(TimingFact.SERVER_SIDE, [])),
+        "server-queue-or-prefill": lambda view: (
+            not {"queue_wait", "prefill"}.isdisjoint(view.fact(TimingFact.SERVER_SIDE, []))
+        ),
+        "noncontent-first": lambda view: bool(first_output_before_content(view.evidence.records).any()),
+        "guardrails-known": _names_known,
+        "production": _PRODUCTION,
+        "production-disabled": _both(_PRODUCTION, _something_disabled),
+        "published": _fact_is(PublicationFact.INTENDED, True),
+        "itl-client": _client_side,
+        "itl-option-due": lambda view: not _client_side(view) or _several_tokens(view),
+        "server-instants": _server_instants,
+        "itl-a": _fact_is(StreamingFact.ITL_OPTION, "A"),
+        "itl-b": _fact_is(StreamingFact.ITL_OPTION, "B"),
+        "latency-limits": lambda view: (
+            not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(view.fact(LoadFact.SLO, {}))
+        ),
+        "queue-seen": lambda view: (
+            _open_loop_level(view) or any(_gauge(run, "waiting") for run in view.evidence.runs)
+        ),
+        "open-loop-level": _open_loop_level,
+        "lower-level": _of_levels(
+            lambda levels: len({(level.offered_rps, level.concurrency) for level in levels}) > 1
+        ),
+        "level-reported": _has_role("reported"),
+        "accelerators": _accelerators,
+        "batch-size": _batch_size,
+        "prefix-cache-on": lambda view: bool(view.fact(SUTFact.PREFIX_CACHING) != "disabled"),
+        "cached-counts": lambda view: bool(has(view.evidence.records.cached_tokens).any()),
+        "preemptions": _preemptions,
+        "preemptions-by-request": _preemptions_by_request,
+        "discarded-tokens": lambda view: bool(has(view.evidence.records.preempted_tokens).any()),
+        "three-lengths": _of_levels(lambda levels: sum(level.n_ok > 0 for level in levels) >= FEWEST_LENGTHS),
+        "baseline": _has_role("baseline"),
+        "compared": lambda view: view.evidence.systems > 1,
+        "tokenizers-differ": tokenizers_differ,
+        "hardware-differs": hardware_differs,
+        "comparative-claim": lambda view: view.fact(ComparisonFact.CLAIM) is not False,
+    }
+)
+"""What decides whether a condition of the catalogue holds, by its id."""
+
+
+LATENCIES = frozenset(
+    {
+        "M-5.1.4.1-percentiles",
+        "P-5.2.4.3-latency-at-max",
+        "P-5.3.4-per-level",
+        "P-5.4.4.1-aggregate",
+        "P-5.5.5-table",
+        "P-5.6.4-per-class-latency",
+        "P-5.7.4-ttft-both",
+        "P-5.8.5-table",
+        "P-5.9.4-per-length",
+        "P-5.10.4-per-config",
+    }
+)
+"""The entry of each test that has its latencies reported."""
+_PERCENTILE = re.compile(r"\.p\d")
+
+
+def latencies_cut_off(view: EvidenceView) -> str | None:
+    """Why latencies do not stand for the runs that the error budget applies to; None where they do.
+
+    They do not where many requests failed, nor where a percentile lies among those that the load generator
+    gave up on ([0056](../../docs/decisions/0056-who-was-given-up-on-is-not-fast.md)).
+    """
+    result = view.result
+    runs = result.observations
+    if result.budgeted is not None:
+        runs = tuple(runs[index] for index in result.budgeted)
+    judged, failed = (
+        sum(int(mask.sum()) for mask in masks)
+        for masks in ([run.records.judged for run in runs], [run.records.failed for run in runs])
+    )
+    view.note("failed_requests", failed)
+    if failed > MOST_FAILED_SHARE * judged:
+        share = f"{failed} of {judged} requests failed ({failed / judged:.1%})"
+        return f"{share}: latencies of the others stand for a run with at most {MOST_FAILED_SHARE:.0%}"
+    for name, metric in result.metrics.items():
+        if metric.reason is Reason.GIVEN_UP and _PERCENTILE.search(name):
+            return (
+                f"{name} has no upper end: {metric.given_up} requests were given up on; extend the deadlines"
+            )
+    return None

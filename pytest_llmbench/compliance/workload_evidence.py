@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
+from pytest_llmbench.compliance.evidence import EvidenceView, NoEvidenceError
 from pytest_llmbench.metrics.server_side import (
     LEAST_READ_SHARE,
     MOST_CUT_SHORT,
@@ -26,8 +26,7 @@ from pytest_llmbench.model.facts import Facts, RequestFact, WarmupFact, Workload
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.model.request import Workload, meaning, present
-from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of
+from pytest_llmbench.model.request import LIVE_ANSWERS, Workload, answers_of, meaning, present
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.sequence import (

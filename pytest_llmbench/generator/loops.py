@@ -27,8 +27,7 @@ from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE
 from pytest_llmbench.model.record import Outcome, RequestRecord
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.timing import Alarm, Clock
 
 _AT_ONCE = 16

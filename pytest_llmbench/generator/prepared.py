@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.arrivals import turn_of
 from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.wire.dialect import ResultsAsked
 
 BUDGET_BYTES = 32 * 1024 * 1024

@@ -51,8 +51,7 @@ from pytest_llmbench.model.facts import (
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import Load, LoadPlan
 from pytest_llmbench.model.record import OnRecord, TokenSource
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.model.request import SESSION_HEADER, PlannedRequest
 from pytest_llmbench.registry import load, required, transport_for
 from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch, look_taker

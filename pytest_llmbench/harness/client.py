@@ -22,9 +22,15 @@ from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, RequestForm
-from pytest_llmbench.probes.control_plane import as_httpx, explain, proxy_to, tls_context, without_query
+from pytest_llmbench.probes.control_plane import (
+    CutOffError,
+    as_httpx,
+    explain,
+    proxy_to,
+    tls_context,
+    without_query,
+)
 from pytest_llmbench.probes.model_list import below
-from pytest_llmbench.probes.plain_socket import CutOffError
 from pytest_llmbench.redaction import outward
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 from pytest_llmbench.tokens.reference import ReferenceTokenizer, reference_tokenizer

@@ -47,7 +47,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.model.session import LIVE_ANSWERS
+from pytest_llmbench.model.request import LIVE_ANSWERS
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of

@@ -23,8 +23,7 @@ from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggesti
 from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import OfSessions, TurnClass
+from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.registry import Kind, names
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.profiles import without_output

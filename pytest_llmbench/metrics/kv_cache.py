@@ -26,7 +26,7 @@ from pytest_llmbench.metrics.session_figures import latencies
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.session import TurnClass
+from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.ratios import share_of
 
 

@@ -38,7 +38,7 @@ from pytest_llmbench.metrics.throughput import Limits, share_within
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
-from pytest_llmbench.model.session import TurnClass
+from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.clusters import Clusters
 from pytest_llmbench.stats.look_samples import Ends, scores
 from pytest_llmbench.stats.percentiles import PERCENTILES

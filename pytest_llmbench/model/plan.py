@@ -279,7 +279,7 @@ STAGES = "stages"
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
     """Jobs that arrive by a schedule, whatever becomes of earlier ones (section 4.2). A job is one request or
-    a session whose turns follow by cause (model/session.py).
+    a session whose turns follow by cause (model/request.py).
 
     ``burstiness`` is the shape k of gamma inter-arrival times (as in vLLM's bench): coefficient of
     variation 1/√k, so 1 is Poisson and smaller is burstier. Only read when ``arrival`` is ``gamma``.

@@ -16,8 +16,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pytest_llmbench.endpoint_urls import PORT
-from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
-from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.model.request import (
+    CHUNK_TOKEN_FIELDS,
+    OUTPUT_LIMITS,
+    OWN_HEADERS,
+    SESSION_HEADER,
+    present,
+)
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import Answers, OfSessions
+from pytest_llmbench.model.request import Answers, OfSessions, Workload
 from pytest_llmbench.workloads.adapted import (
     Cuts,
     Salted,

@@ -16,8 +16,15 @@ from itertools import accumulate, cycle, islice
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.model.session import Answers, OfSessions, Session, answers_of, stated_answers
+from pytest_llmbench.model.request import (
+    Answers,
+    OfSessions,
+    PlannedRequest,
+    Session,
+    Workload,
+    answers_of,
+    stated_answers,
+)
 from pytest_llmbench.workloads.lengths import (
     LengthLaw,
     Uniform,

@@ -33,11 +33,11 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import (
+from pytest_llmbench.model.request import (
     ANSWERS,
     Answers,
     OfSessions,
+    PlannedRequest,
     Session,
     SessionTurn,
     Turn,

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import (
+from pytest_llmbench.model.request import (
     Answers,
+    PlannedRequest,
     Session,
     SessionTurn,
     Turn,

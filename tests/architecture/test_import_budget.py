@@ -238,7 +238,6 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     needed = (
         "harness.session", "harness.beforehand", "harness.plan", "harness.sut.workers",
         "harness.sut.early_workers", "harness.sut.address", "harness.sut.probed", "probes.endpoint",
-        "probes.readiness",
     )  # fmt: skip
     lines = ["import json, sys", *(f"import pytest_llmbench.{name}" for name in needed)]
     script = "\n".join([*lines, "print(json.dumps(sorted(sys.modules)))"])

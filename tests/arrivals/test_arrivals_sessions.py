@@ -18,8 +18,7 @@ from pytest_llmbench.arrivals import (
 )
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 PLAN = LoadPlan("measure", SYNTHETIC_UNIFORM, OpenLoop(5.0), 8, seed=7)

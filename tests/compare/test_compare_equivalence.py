@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.compare.equivalence import cache_apart, mann_whitney, output_lengths
+from pytest_llmbench.compare.comparability import cache_apart, mann_whitney, output_lengths
 
 GENERATOR = np.random.default_rng(5)
 LENGTHS = np.round(GENERATOR.lognormal(4.8, 0.5, 3000))

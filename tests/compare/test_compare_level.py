@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compare.level import present_level
+from pytest_llmbench.compare.regression import present_level
 
 
 def test_few_sessions_count_all() -> None:

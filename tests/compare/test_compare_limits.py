@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, SHOWN, matched, waivers_of_option
+from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, SHOWN, matched, waivers_of_option
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option, margin_mistakes
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.judgement import ComparisonVerdict

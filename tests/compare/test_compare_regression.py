@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_llmbench.compare.log_ratio import log_ratio
-from pytest_llmbench.compare.regression import better_of, compared
+from pytest_llmbench.compare.regression import better_of, compared, log_ratio
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.judgement import Better, Comparison, ComparisonVerdict
 

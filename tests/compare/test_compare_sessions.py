@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.compare.log_ratio import session_ratio
-from pytest_llmbench.compare.regression import compared_by_session
+from pytest_llmbench.compare.regression import compared_by_session, session_ratio
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 
 SESSIONS = [[100.0, 101.0, 99.0], [104.0, 103.0, 105.0], [97.0, 98.0, 96.0], [101.0, 100.0, 102.0]]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_llmbench.compare.equivalence import evidence, hardware_is_equal, rules
+from pytest_llmbench.compare.comparability import evidence, hardware_is_equal, rules
 from pytest_llmbench.compare.systems import (
     PER_COST,
     PER_GPU,

@@ -11,7 +11,7 @@ from complete_run import DISCLOSED, complete
 from mutations import stating
 from situations import conversation_sibling
 
-from pytest_llmbench.compliance.checks.comparison import CHECKLIST
+from pytest_llmbench.compliance.checks.reporting import CHECKLIST
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 

@@ -15,6 +15,7 @@ from search_rows import SEVERAL
 from situations import SITUATIONS
 
 from pytest_llmbench.compliance.audit import (
+    CONDITIONS,
     DERIVED,
     DRAFT,
     ambiguities,
@@ -25,9 +26,7 @@ from pytest_llmbench.compliance.audit import (
     status_of,
 )
 from pytest_llmbench.compliance.checks.registry import Checks, merged
-from pytest_llmbench.compliance.conditions import CONDITIONS
-from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import EvidenceView
+from pytest_llmbench.compliance.evidence import Evidence, EvidenceView
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 

@@ -26,8 +26,7 @@ from replayed_runs import complete as measured_run
 from situations import CUSTOM, SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
-from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import reported
+from pytest_llmbench.compliance.evidence import Evidence, reported
 from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES

@@ -18,8 +18,7 @@ from mutations import (
 from situations import SITUATIONS
 
 from pytest_llmbench.compliance.audit import audit
-from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import in_flight_peak
+from pytest_llmbench.compliance.evidence import Evidence, in_flight_peak
 from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.plan import ClosedLoop

@@ -10,8 +10,7 @@ from complete_run import complete as canned
 from replayed_runs import complete
 
 from pytest_llmbench.compliance.audit import audit
-from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import chunk_sizes, chunk_token_sums
+from pytest_llmbench.compliance.evidence import Evidence, chunk_sizes, chunk_token_sums
 from pytest_llmbench.metrics import itl
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records

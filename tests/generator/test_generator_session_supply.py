@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest, weight
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 
 WEIGHT = weight(PreparedRequest("r", b"x", 0, 1, 1))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from saved_sessions import IDENTITY, TTFT, measured, saved
 
-from pytest_llmbench.compare.identity import waivers_of_option
+from pytest_llmbench.compare.comparability import waivers_of_option
 from pytest_llmbench.compare.limits import Confirmation, RegressionLimit
 from pytest_llmbench.harness.comparison import baselines
 from pytest_llmbench.harness.comparison.baselines import Comparing, Reference

@@ -16,9 +16,8 @@ import pytest
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import ControlPlane
+from pytest_llmbench.probes.control_plane import ControlPlane, PlainSocket
 from pytest_llmbench.probes.endpoint import examine
-from pytest_llmbench.probes.plain_socket import PlainSocket
 
 LIMITS = Access(connect_s=0.5, answer_s=1.0)
 SOON = Access(connect_s=0.5, answer_s=0.2)

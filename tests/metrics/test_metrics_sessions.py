@@ -22,7 +22,7 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.session import TurnClass
+from pytest_llmbench.model.request import TurnClass
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop, SessionSlots, SessionStarts, describe_loads
-from pytest_llmbench.model.session import Session, SessionTurn, in_a_row, prompt_lengths, session_mistakes
+from pytest_llmbench.model.request import Session, SessionTurn, in_a_row, prompt_lengths, session_mistakes
 
 
 def test_all_mistakes_of_a_session_are_told_at_once() -> None:

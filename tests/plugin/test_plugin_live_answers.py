@@ -8,7 +8,7 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.__main__ import main
-from pytest_llmbench.model.session import LIVE_ANSWERS
+from pytest_llmbench.model.request import LIVE_ANSWERS
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_llmbench.probes.clock_sync import (
+from pytest_llmbench.probes.host import (
     CHRONY,
     NTPD,
     Timex,

@@ -8,9 +8,15 @@ import sys
 import pytest
 
 from pytest_llmbench.model.facts import Fact, Origin
-from pytest_llmbench.probes.clock_sync import ClockSync
 from pytest_llmbench.probes.endpoint import engine_facts
-from pytest_llmbench.probes.host import environment, host_facts, is_public, own_addresses, topology_of
+from pytest_llmbench.probes.host import (
+    ClockSync,
+    environment,
+    host_facts,
+    is_public,
+    own_addresses,
+    topology_of,
+)
 
 SYNC = ClockSync("ntp", offset_ms=0.4, accuracy_ms=2.0, server="192.0.2.7", source="chronyc tracking")
 

@@ -10,8 +10,14 @@ from canned_http import Canned, CannedServer
 
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.endpoint import EndpointReport, examine
-from pytest_llmbench.probes.readiness import Patience, health_url, refuse_while_loading, when_ready
+from pytest_llmbench.probes.endpoint import (
+    EndpointReport,
+    Patience,
+    examine,
+    health_url,
+    refuse_while_loading,
+    when_ready,
+)
 
 LOADING = Canned.json({"error": {"message": "Loading model"}}, 503)
 FAILING = Canned.json({"error": {"message": "Connection error."}}, 500)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.probes.repository import checked_out
+from pytest_llmbench.probes.host import checked_out
 
 
 def git(folder: Path, *arguments: str) -> str:

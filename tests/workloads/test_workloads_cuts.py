@@ -15,8 +15,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.harness.workloads.files import read_workload_file
-from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.request import OfSessions, PlannedRequest, Workload
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.workloads.adapted import Cuts, Salted, WithCuts, WithFixedOutput
 from pytest_llmbench.workloads.catalogue import with_cuts, workload

@@ -13,8 +13,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray, ToolCall
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import LIVE_ANSWERS, Turn, answers_of, prompt_lengths
+from pytest_llmbench.model.request import LIVE_ANSWERS, PlannedRequest, Turn, answers_of, prompt_lengths
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput

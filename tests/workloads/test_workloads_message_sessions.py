@@ -10,8 +10,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import prompt_lengths
+from pytest_llmbench.model.request import PlannedRequest, prompt_lengths
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput

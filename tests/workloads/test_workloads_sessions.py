@@ -7,8 +7,7 @@ from itertools import islice
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import OfSessions, Session, SessionTurn
+from pytest_llmbench.model.request import OfSessions, PlannedRequest, Session, SessionTurn
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform, check_specification

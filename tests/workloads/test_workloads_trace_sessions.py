@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import OfSessions, Turn, prompt_lengths
+from pytest_llmbench.model.request import OfSessions, PlannedRequest, Turn, prompt_lengths
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, figures
 from pytest_llmbench.compliance.checks.workload import advised
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
+from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill

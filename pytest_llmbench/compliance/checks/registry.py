@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
+from pytest_llmbench.compliance.evidence import Answer, EvidenceView
 from pytest_llmbench.model.facts import Key
 
 Predicate = Callable[[EvidenceView], Answer]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, has
+from pytest_llmbench.compliance.evidence import Answer, EvidenceView, has
 from pytest_llmbench.model.facts import EndpointFact, GuardrailFact, ManifestFact, SUTFact
 from pytest_llmbench.model.record import Outcome
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from pytest_llmbench.compliance.checks.levels import warmup_precedes
 from pytest_llmbench.compliance.checks.registry import Checks, figures, one_of, stated, tables
-from pytest_llmbench.compliance.checks.warmup import warmup_precedes
 from pytest_llmbench.compliance.checks.workload import custom_fully_specified
-from pytest_llmbench.compliance.evidence_view import (
+from pytest_llmbench.compliance.evidence import (
     Answer,
     EvidenceView,
     NoEvidenceError,

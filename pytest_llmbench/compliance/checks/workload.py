@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
+from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.workload_evidence import (
     MOST_UNSTATED_CACHED,
     against_workload,
@@ -26,8 +26,7 @@ from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, CONTEXTS, ZIPF_EX
 from pytest_llmbench.model.facts import TokenizerFact, WorkloadFact
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
-from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
-from pytest_llmbench.model.session import LIVE_ANSWERS
+from pytest_llmbench.model.request import INPUT_FIELDS, LIVE_ANSWERS, OUTPUT_FIELDS, SAMPLING_FIELDS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.lengths import CONTROLS, LENGTH_TYPES
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, made_alike, matched
+from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, made_alike, matched
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError, SuiteError, shown
 from pytest_llmbench.extras.bisect.state import State

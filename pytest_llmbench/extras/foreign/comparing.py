@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.identity import DEFINITIONS, Match, Waiver, matched
+from pytest_llmbench.compare.comparability import DEFINITIONS, Match, Waiver, matched
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.foreign.foreign_run import ForeignResults, ForeignRun

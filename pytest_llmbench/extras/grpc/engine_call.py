@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import grpc
 from grpc import aio
 
-from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.simulator.engine.request import RefusalError
 
 _STATUS = {

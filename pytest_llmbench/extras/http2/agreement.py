@@ -10,8 +10,7 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.http2.client import Http2Client
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import proxy_to, tls_context, without_query
-from pytest_llmbench.probes.plain_socket import PlainSocket
+from pytest_llmbench.probes.control_plane import PlainSocket, proxy_to, tls_context, without_query
 
 _ANSWER_S = 10.0
 

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pytest_llmbench.compare.log_ratio import log_ratio
+from pytest_llmbench.compare.regression import log_ratio
 from pytest_llmbench.extras.integrity.prompts import LOADED, NEW, PUBLISHED, REPEATED, AuditPrompts
 from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.model.estimate import Estimate, Reason

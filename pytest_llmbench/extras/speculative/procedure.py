@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from pytest_llmbench.compare.log_ratio import log_ratio
+from pytest_llmbench.compare.regression import log_ratio
 from pytest_llmbench.extras.speculative.acceptance import (
     AT,
     LENGTH,

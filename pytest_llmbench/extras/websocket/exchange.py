@@ -11,7 +11,7 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.websocket.messages import MessageReader, text_frame
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.plain_socket import CutOffError, PlainSocket
+from pytest_llmbench.probes.control_plane import CutOffError, PlainSocket
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.sse import as_event
 

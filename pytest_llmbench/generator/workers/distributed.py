@@ -37,7 +37,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
-from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing import MonotonicClock, anchor, quiet_gc
 from pytest_llmbench.wire.catalogue import dialect_at

@@ -25,7 +25,7 @@ from pytest_llmbench.installed import installed_version
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.wire.server_figures import Declared
 
 if TYPE_CHECKING:  # what few sessions hand over is imported by those that do

@@ -36,9 +36,9 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import OfSessions
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.registry import named
 from pytest_llmbench.workloads.adapted import Salted
 

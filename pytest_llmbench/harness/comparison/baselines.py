@@ -20,8 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_llmbench.compare.equivalence import output_lengths
-from pytest_llmbench.compare.identity import Waiver, made_otherwise, matched, waivers_of_option
+from pytest_llmbench.compare.comparability import (
+    Waiver,
+    made_otherwise,
+    matched,
+    output_lengths,
+    waivers_of_option,
+)
 from pytest_llmbench.compare.limits import (
     ByRun,
     Confirmation,
@@ -55,7 +60,7 @@ from pytest_llmbench.model.judgement import (
 )
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told
-from pytest_llmbench.probes.repository import checked_out
+from pytest_llmbench.probes.host import checked_out
 from pytest_llmbench.registry import every
 from pytest_llmbench.store.baselines import (
     Baseline,

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.compare.log_ratio import LogRatio
-from pytest_llmbench.compare.regression import better_of
+from pytest_llmbench.compare.regression import LogRatio, better_of
 from pytest_llmbench.harness.comparison.replication import MOST_ROUNDS, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters

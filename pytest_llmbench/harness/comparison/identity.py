@@ -1,5 +1,5 @@
-"""The identity of a result: the fields that baselines are matched by. ``compare/identity.py`` says which of
-them decide."""
+"""The identity of a result: the fields that baselines are matched by. ``compare/comparability.py`` says which
+of them decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_llmbench.compare.identity import (
+from pytest_llmbench.compare.comparability import (
     GOODPUT_LIMITS,
     IF_KNOWN,
     REQUIRED,
@@ -33,9 +33,8 @@ from pytest_llmbench.model.judgement import Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import Workload, answers_of
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.probes.host import environment
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.store.environment import this_environment

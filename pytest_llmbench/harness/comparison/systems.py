@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.equivalence import (
+from pytest_llmbench.compare.comparability import (
     cache_apart,
     evidence,
     hardware_is_equal,
+    made_otherwise,
     output_lengths,
     rules,
 )
-from pytest_llmbench.compare.identity import made_otherwise
 from pytest_llmbench.compare.limits import (
     SHOWN_MARGIN,
     RegressionLimit,

@@ -1,7 +1,7 @@
 """``pytest-llmbench compare A B …``: saved sessions compared with the first of them, by the rules of a gate,
 as text tables and as CSV rows.
 
-Nothing is judged here. What has to agree is ``compare/identity.py``'s business, a change and its verdict
+Nothing is judged here. What has to agree is ``compare/comparability.py``'s business, a change and its verdict
 ``compare/limits.py``'s: the same code that decides with ``--llm-compare``, so the same figures have the same
 verdict.
 """
@@ -17,8 +17,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from pytest_llmbench.compare.equivalence import output_lengths
-from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
+from pytest_llmbench.compare.comparability import Waiver, matched, output_lengths, waivers_of_option
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, limits_of_option
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.comparison.baselines import Reference

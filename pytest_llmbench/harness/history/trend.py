@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.compare.identity import Waiver, made_alike, matched, waivers_of_option
+from pytest_llmbench.compare.comparability import Waiver, made_alike, matched, waivers_of_option
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
 from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.compare.systems import of_runs

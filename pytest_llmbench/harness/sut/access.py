@@ -15,9 +15,8 @@ from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin, RequestFact, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, SESSION_HEADER
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm, read_credentials
 from pytest_llmbench.registry import named, required
 from pytest_llmbench.tokens.reference import reference_tokenizer

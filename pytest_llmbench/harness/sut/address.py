@@ -206,8 +206,7 @@ def _whereabouts(target: Target, *, holds_key: bool) -> Facts:
 
 def _examined(url: str, sut_access: SUTAccess) -> EndpointReport:
     """The report on the endpoint, once it is ready; at once without ``--llm-wait``."""
-    from pytest_llmbench.probes.endpoint import examine
-    from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
+    from pytest_llmbench.probes.endpoint import Patience, examine, refuse_while_loading, when_ready
 
     def attempt() -> EndpointReport:
         if sut_access.settings.wait:

@@ -289,7 +289,7 @@ def _unhealthy(url: str) -> str:
     """Why the server is not healthy yet, in words; ``""``: it is. A gRPC server is asked by a method."""
     if is_grpc(url):
         # Imported here: whoever measures over HTTP does not need the packages of gRPC.
-        from pytest_llmbench.probes.readiness import why_not_ready
+        from pytest_llmbench.probes.endpoint import why_not_ready
 
         return why_not_ready(url, Access(connect_s=_ASK_S, answer_s=_ASK_S))
     # Each time anew, and not cheap where it is not needed: the server that starts wants the cores.

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pytest_llmbench.errors import SuiteError, as_python
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import Answers
+from pytest_llmbench.model.request import Answers, Workload
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, cuts_of
 from pytest_llmbench.workloads.catalogue import (
     Mix,

@@ -14,8 +14,7 @@ from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.messages import Modality, Piece
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import Answers
+from pytest_llmbench.model.request import Answers, Workload
 from pytest_llmbench.store.code_functions import HOW, function_prompts
 from pytest_llmbench.store.datasets import (
     MAX_ANSWER_TOKENS,

@@ -26,8 +26,8 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.numbers import Amount, Figure, Row, cells
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import USUAL, TurnClass
 from pytest_llmbench.model.result import Plot, Table
-from pytest_llmbench.model.session import USUAL, TurnClass
 
 _TURNS_SHOWN = 12
 """Number of turns that the table shows one by one."""

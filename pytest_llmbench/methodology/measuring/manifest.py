@@ -1,7 +1,7 @@
 """The part of the manifest that only the run itself can state: workload, load, warm-up, stream and timing
 evidence.
 
-Keys are those of the evidence vocabulary (``compliance/evidence_view.py``); with the SUT's disclosure they
+Keys are those of the evidence vocabulary (``compliance/evidence.py``); with the SUT's disclosure they
 are the manifest that the compliance audit reads.
 """
 

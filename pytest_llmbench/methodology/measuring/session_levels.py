@@ -12,8 +12,15 @@ from pytest_llmbench.metrics.session_figures import latencies
 from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import USUAL, OfSessions, Session, TurnClass, answers_of, session_mistakes
+from pytest_llmbench.model.request import (
+    USUAL,
+    OfSessions,
+    Session,
+    TurnClass,
+    Workload,
+    answers_of,
+    session_mistakes,
+)
 
 _TOO_LONG_SHOWN = 3
 

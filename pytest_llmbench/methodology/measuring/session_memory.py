@@ -20,9 +20,9 @@ from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.numbers import Amount, Cell, Figure, cells, percentage
+from pytest_llmbench.model.request import USUAL, TurnClass
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import USUAL, TurnClass
 
 RETURNING = USUAL[1]
 _HIT_RATE, _TTFT_P95 = f"turn_cache_hit_rate[{RETURNING}]", f"turn_ttft[{RETURNING}].p95"

@@ -20,10 +20,9 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import Session, Workload, answers_of
 from pytest_llmbench.model.result import VoidLoad
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import Session, answers_of
 from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
 
 PROBES = 40

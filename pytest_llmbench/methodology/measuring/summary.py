@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pytest_llmbench.model.facts import Facts, GuardrailFact, SUTFact, WarmupFact, WireFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import describe_loads
+from pytest_llmbench.model.request import LIVE_ANSWERS
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
-from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 

@@ -57,9 +57,9 @@ from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observat
 from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.request import answers_of
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import answers_of
 
 LOOP_LAG_WARNING_MS = 10.0
 WAITED_SHARE = 0.1

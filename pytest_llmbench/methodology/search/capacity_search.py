@@ -27,9 +27,9 @@ from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.request import USUAL, OfSessions, TurnClass
 from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.sessions import turns_of
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)

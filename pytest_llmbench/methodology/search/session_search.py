@@ -30,9 +30,9 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.request import OfSessions
 from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.sessions import turns_of
 
 FIRST_LEVEL, HIGHEST_LEVEL = 200, 6_400

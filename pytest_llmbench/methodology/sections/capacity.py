@@ -43,9 +43,9 @@ from pytest_llmbench.model.numbers import Amount, Cell, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.request import USUAL, OfSessions, TurnClass
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 

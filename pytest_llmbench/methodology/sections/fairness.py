@@ -52,10 +52,9 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import OfSessions, Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.catalogue import workload as find_workload

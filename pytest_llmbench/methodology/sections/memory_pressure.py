@@ -60,10 +60,9 @@ from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.model.result import PROBE, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, long_context
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM

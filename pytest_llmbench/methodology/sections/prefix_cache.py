@@ -63,10 +63,9 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.lengths import Uniform

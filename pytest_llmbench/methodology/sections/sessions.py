@@ -91,10 +91,9 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.sessions import turns_of
 

@@ -23,8 +23,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.tokens.reference import reference_tokenizer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast, get_args
 
-from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.simulator.engine.cheats import Conduct
 from pytest_llmbench.simulator.engine.engine import QueueFullError
 from pytest_llmbench.simulator.engine.faults import (

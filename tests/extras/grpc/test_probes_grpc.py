@@ -20,8 +20,7 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm
-from pytest_llmbench.probes.endpoint import examine
-from pytest_llmbench.probes.readiness import refuse_while_loading
+from pytest_llmbench.probes.endpoint import examine, refuse_while_loading
 from pytest_llmbench.probes.token_count import ServerTokenCount
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 

@@ -23,8 +23,7 @@ from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active
 from pytest_llmbench.model.messages import Message, MessageArray, Piece
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import AT_ONCE

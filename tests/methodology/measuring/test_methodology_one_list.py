@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.compliance.evidence_view import Evidence, EvidenceView
+from pytest_llmbench.compliance.evidence import Evidence, EvidenceView
 from pytest_llmbench.compliance.workload_evidence import regenerated
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.observation import Observation

@@ -27,9 +27,8 @@ from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.request import OfSessions, PlannedRequest, prompt_lengths
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.model.session import OfSessions, prompt_lengths
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.mixture import Mixture, SessionMix
 

@@ -31,9 +31,8 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import OUTCOMES
-from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.request import PlannedRequest, answers_of
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.workloads.catalogue import workload
 
 TALK: Any = {"sessions": {"turns": 3, "input_tokens": 20, "output_tokens": 40, "pause_s": 0.1}}
