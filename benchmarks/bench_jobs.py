@@ -7,7 +7,7 @@ engine, and so is a monotone warp of time, t -> w(t), applied to all instants: e
 closed loop follow from completions. A run is slower or faster throughout (log-normal, 1, 2, 5 %); runs of a
 session drift by 1 % each; or a fifth of the runs pauses for 0.2 to 2 s. The truth is the geometric mean over
 all runs of the pool from which sessions draw theirs. The figures are those of the product, by its rules
-(:mod:`pytest_llmbench.stats.job`, :mod:`pytest_llmbench.metrics.jobs`).
+(:mod:`pytest_llmbench.metrics.jobs`, :mod:`pytest_llmbench.metrics.jobs`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.jobs import assumed_factor
+from pytest_llmbench.metrics.jobs import assumed_factor, job_interval
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.stats.job import job_interval
 from pytest_llmbench.stats.spectral import student_quantile
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pytest_llmbench.request_headers import call_headers, numbered_ids, usual_headers
+from pytest_llmbench.http_client import call_headers, numbered_ids, usual_headers
 
 
 def test_ids_are_uuids_that_end_in_the_index() -> None:

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.compare.regression import LogRatio
+from pytest_llmbench.metrics.jobs import job_interval
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import Better, Finding
 from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.stats.job import job_interval
 
 LEVEL = 0.95
 COVERED, CONFIDENCE = 0.99, 0.95

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_llmbench.arrivals import LiveAnswers, sessions_of, starts_ns
-from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.barrier import Barrier
 from pytest_llmbench.generator.dispatcher import Dispatcher
@@ -39,6 +38,7 @@ from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
+from pytest_llmbench.http_client import OF_HTTP, numbered_ids
 from pytest_llmbench.model.facts import (
     ClockFact,
     Facts,
@@ -53,7 +53,6 @@ from pytest_llmbench.model.plan import Load, LoadPlan
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import SESSION_HEADER, PlannedRequest
 from pytest_llmbench.registry import load, required, transport_for
-from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch, look_taker
 from pytest_llmbench.timing import Clock, MonotonicClock, anchor, best_alarm, resolution_ns, stepped_ns
 from pytest_llmbench.wire.catalogue import dialect_at

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.settings import BASE_MODEL, VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.http_client import is_grpc, is_websocket
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.registry import names
 from pytest_llmbench.wire.catalogue import generates

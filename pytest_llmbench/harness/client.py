@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import is_grpc, is_websocket, over_http, socket_path
 from pytest_llmbench.errors import RequestFailedError, SuiteError
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, kept_prompt
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
+from pytest_llmbench.http_client import is_grpc, is_websocket, over_http, socket_path
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, RequestForm

@@ -43,9 +43,9 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import outward, outward_value
+from pytest_llmbench.reports.ci_files import properties
 from pytest_llmbench.reports.comparisons import comparison_text, sentence
 from pytest_llmbench.reports.document import objective_text
-from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.objects import plain_object

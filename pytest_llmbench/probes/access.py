@@ -16,8 +16,7 @@ from pytest_llmbench.input_files import SMALL_BYTES, read_bytes
 from pytest_llmbench.redaction import keep_secret
 
 if TYPE_CHECKING:
-    from pytest_llmbench.http_proxy import HttpProxy
-    from pytest_llmbench.trust import ClientCertificate
+    from pytest_llmbench.http_client import ClientCertificate, HttpProxy
     from pytest_llmbench.wire.dialect import PromptForm
 
 

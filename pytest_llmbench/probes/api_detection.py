@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.http_client import OF_HTTP, numbered_ids
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import RequestForm
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import ModelList, below, is_name
-from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect, dialect_at
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import (

@@ -25,14 +25,23 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from pytest_llmbench import trust
-from pytest_llmbench.endpoint_urls import SCHEME, http_beside, is_grpc, over_http, socket_path
+from pytest_llmbench import http_client
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
-from pytest_llmbench.http_proxy import HttpProxy
+from pytest_llmbench.http_client import (
+    REQUEST_ID,
+    SCHEME,
+    HttpProxy,
+    http_beside,
+    is_grpc,
+    numbered_ids,
+    over_http,
+    socket_path,
+    user_agent,
+    usual_headers,
+)
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.registry import load, required, transport_for
-from pytest_llmbench.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import shorten
 
@@ -378,7 +387,7 @@ def explain(
         what = f"the host name {parts.hostname} cannot be resolved: {cause.strerror}"
         return what, "check the host name in --llm-endpoint, and the DNS of this host"
     if isinstance(cause, ssl.SSLError):
-        return trust.explain(cause, url)
+        return http_client.explain(cause, url)
     if isinstance(cause, FileNotFoundError):
         return "there is no such socket", "start the server, or correct the path of its socket"
     if isinstance(cause, ConnectionRefusedError):
@@ -459,7 +468,7 @@ def _root_cause(error: BaseException) -> BaseException:
 def tls_context(access: Access) -> ssl.SSLContext:
     """The TLS context for the endpoint. Raises SuiteError for a CA file that cannot be used."""
     try:
-        return trust.client_context(access.ca_file, insecure=access.insecure, client=access.client)
+        return http_client.client_context(access.ca_file, insecure=access.insecure, client=access.client)
     except OSError as error:
         remedy = "give a PEM file with the certificate authority's certificate"
         raise SuiteError(
@@ -613,7 +622,7 @@ def _connected(url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy |
 
 def _ask_for_tunnel(plain: socket.socket, request: bytes) -> None:
     """Ask a proxy to open a tunnel. Raises OSError if it does not."""
-    from pytest_llmbench.http_proxy import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
+    from pytest_llmbench.http_client import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
 
     plain.sendall(request)
     head = b""

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.http_client import ClientCertificate
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.facts import Facts, NetworkFact, Origin, SUTFact, TokenizerFact
 from pytest_llmbench.probes.sut_schema import (
@@ -24,7 +25,6 @@ from pytest_llmbench.probes.sut_schema import (
     table_at,
     values_of,
 )
-from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.error_replies import beginning
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
+from pytest_llmbench.http_client import is_grpc, is_websocket
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin, StreamingFact, SUTFact
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes import api_detection as detection

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
+from pytest_llmbench.http_client import http_beside, is_grpc, is_websocket
 from pytest_llmbench.model.request import ASKED_LIMIT, CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
 from pytest_llmbench.registry import load, transport_called

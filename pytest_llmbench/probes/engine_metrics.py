@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from pytest_llmbench.endpoint_urls import http_beside
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.http_client import http_beside
 from pytest_llmbench.model.observation import ACCEPTED_AT, GAUGES, EngineReadings, is_total, of_label
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import (
+from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
+from pytest_llmbench.http_client import (
     GRPC_SCHEMES,
     OF_HTTP,
     SCHEME,
@@ -23,7 +24,6 @@ from pytest_llmbench.endpoint_urls import (
     socket_path,
     without_keys,
 )
-from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.registry import transport_for

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from pytest_llmbench.endpoint_urls import PORT
+from pytest_llmbench.http_client import PORT
 from pytest_llmbench.model.request import (
     CHUNK_TOKEN_FIELDS,
     OUTPUT_LIMITS,

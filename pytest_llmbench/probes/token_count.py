@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.http_client import http_beside, is_grpc, is_websocket
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.api_detection import send

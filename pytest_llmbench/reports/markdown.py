@@ -6,12 +6,15 @@ least important part first, and the text says so. The six sections of appendix C
 
 GitHub takes it as a comment and as the summary of a job, Buildkite as an annotation (CommonMark with GitHub's
 tables, at most 1 MiB; buildkite.com, "buildkite-agent annotate").
+
+It is built from values: text stays text, whatever a server wrote into it.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,18 +23,6 @@ from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons, summaries
 from pytest_llmbench.reports.document import ReportView, TestView, warnings_of
 from pytest_llmbench.reports.first_screen import WORST_FIRST, Card, FirstScreen, Held, limits_of
-from pytest_llmbench.reports.markdown_text import (
-    bar,
-    bullets,
-    clipped,
-    code,
-    escape,
-    fence,
-    folded,
-    plain,
-    row,
-    text_table,
-)
 
 MAX_BYTES = 20_000
 ICONS: Mapping[str, str] = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫",
@@ -43,7 +34,6 @@ _SHOWN_CARDS = 10
 _SHOWN_LIMITS = 4
 _SHOWN_WARNINGS = 6
 _COLUMNS = ("Verdict", "Test", "Limit: measured, interval", "Compliance")
-_TABLE_HEAD = row(_COLUMNS) + row(["---"] * len(_COLUMNS))
 _SHOWN_CHANGES = 20
 _SYSTEMS = "systems_comparison"
 _LONGEST_CELL = 200
@@ -190,7 +180,7 @@ def _all_tests(view: ReportView) -> Iterator[_Part]:
     """A row for each test; if there is no room for all, those that passed are left out first."""
     if not view.tests:
         return
-    yield _part(3, "", f"\n### Tests: {view.tally}\n\n{_TABLE_HEAD}")
+    yield _part(3, "", f"\n### Tests: {view.tally}\n\n{table(_COLUMNS, ())}")
     for test in view.tests:
         passed = test.headline in ("PASS", "SKIPPED", "XFAIL")
         yield _Part(4 if passed else 3, "tests", partial(_row_of, test))
@@ -310,3 +300,72 @@ def cut(text: str, max_bytes: int) -> str:
     note = "\n\n_Cut to stay short._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note
+
+
+_SHOWN_ERROR_CHARACTERS = 1_500
+_LIVE = re.compile(r"(?i)(?<=[a-z])(?=://)|(?<=\bwww)(?=\.)|(?<=@)|(?<=[#!$])(?=\d)|(?<=\bGH-)(?=\d)")
+"""Where sites that show Markdown see the beginning of a link, a mention, or the number of an issue. They look
+for these in the finished page, so a backslash does not help; a space without width does."""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table. Cells have to be Markdown already."""
+    return "".join([row(columns), row(["---"] * len(columns)), *map(row, rows)])
+
+
+def row(cells: Iterable[str]) -> str:
+    """A row of a table. Cells have to be Markdown already."""
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are plain text."""
+    return table([escape(column) for column in columns], [[plain(cell) for cell in row] for row in rows])
+
+
+def bullets(texts: Iterable[str]) -> str:
+    return "".join(f"- {escape(text)}\n" for text in texts)
+
+
+def folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>\n\n{body}\n</details>\n"
+
+
+def escape(text: str) -> str:
+    """The text escaped: no markup, no mentions, no links, one line."""
+    flat = " ".join(text.split())
+    escaped = re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat.replace("&", "&amp;"))
+    return _LIVE.sub("\u200b", escaped.replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def plain(text: str) -> str:
+    """The text escaped; one with a URL as a code span, which can be copied and leads nowhere. For tables
+    too."""
+    return bar(code(text)) if "://" in text else escape(text)
+
+
+def code(text: str) -> str:
+    """The text as a code span, on one line; a code span cannot be empty."""
+    flat = " ".join(text.split()) or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{flat}{pad}{fence}"
+
+
+def bar(text: str) -> str:
+    """The text with bars escaped for a table cell: a bar ends it even inside a code span, and after a
+    backslash of its own."""
+    return text.replace("\\|", "\\ |").replace("|", "\\|")
+
+
+def clipped(text: str, most: int) -> str:
+    """The text on one line and cut to ``most`` characters, before anything is escaped."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def fence(text: str, language: str = "text") -> str:
+    """The text as a fenced block; a very long one is cut."""
+    shown = text if len(text) <= _SHOWN_ERROR_CHARACTERS else text[:_SHOWN_ERROR_CHARACTERS] + " …"
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
+    return f"{ticks}{language}\n{shown}\n{ticks}\n"

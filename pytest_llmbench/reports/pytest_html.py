@@ -11,7 +11,7 @@ from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks
 from pytest_llmbench.reports.document import TONES, TestView, words
 from pytest_llmbench.reports.first_screen import first_of
-from pytest_llmbench.reports.markup import Child, Html, asset, element, fragment
+from pytest_llmbench.reports.html_blocks import Child, Html, asset, element, fragment
 from pytest_llmbench.reports.vocabulary import metric_label
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.http_client import OF_HTTP
 from pytest_llmbench.registry import Transport, load, named, names, transport_for, transport_speaking
 
 if TYPE_CHECKING:

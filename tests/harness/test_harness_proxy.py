@@ -18,7 +18,7 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.http_proxy import HttpProxy
+from pytest_llmbench.http_client import HttpProxy
 from pytest_llmbench.model.numbers import Figure
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan

@@ -17,6 +17,7 @@ from pytest_llmbench.harness.execution.loads import read_loads
 from pytest_llmbench.harness.recompute import main as recompute
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
 from pytest_llmbench.harness.workloads.files import read_workload_file
+from pytest_llmbench.http_client import client_context
 from pytest_llmbench.probes.access import read_credentials
 from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
 from pytest_llmbench.store.baselines import read_baseline
@@ -25,7 +26,6 @@ from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.journal import read_journal
 from pytest_llmbench.store.perf_catalogue import read_catalogue
 from pytest_llmbench.store.records_reader import read_runs
-from pytest_llmbench.trust import client_context
 
 DEEP = 100_000
 _MIB = 1 << 20

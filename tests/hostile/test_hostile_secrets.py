@@ -16,7 +16,7 @@ from hpack import Encoder
 
 from pytest_llmbench.harness.report_files import head_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.http_proxy import why_no_tunnel
+from pytest_llmbench.http_client import why_no_tunnel
 from pytest_llmbench.redaction import keep_secret, outward
 from pytest_llmbench.wire.error_replies import classify_unstreamed, read_error_body
 

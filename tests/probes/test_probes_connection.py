@@ -20,11 +20,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.http_proxy import HttpProxy
+from pytest_llmbench.http_client import ClientCertificate, HttpProxy, client_context
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane, is_loopback, proxy_for
 from pytest_llmbench.probes.endpoint import examine
-from pytest_llmbench.trust import ClientCertificate, client_context
 
 CANARY = "sk-canary-0123456789"
 HASTY = Access(connect_s=0.5, answer_s=0.5)

@@ -10,8 +10,7 @@ import pytest
 
 from pytest_llmbench.reports.document import ReportView
 from pytest_llmbench.reports.first_screen import FirstScreen, Span, distance_text, held_of
-from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip
+from pytest_llmbench.reports.html import comparison_strip, html_report, limit_strip
 
 Entry = dict[str, Any]
 

@@ -25,13 +25,14 @@ from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import outward_value
-from pytest_llmbench.reports import junit, plots, pytest_html
+from pytest_llmbench.reports import plots, pytest_html
 from pytest_llmbench.reports.ci_files import (
     annotations_text,
     bencher,
     bigger_is_better,
     ctrf,
     gitlab_metrics,
+    properties,
     smaller_is_better,
 )
 from pytest_llmbench.reports.html import html_report
@@ -193,7 +194,7 @@ def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None
         assert len(line.text) <= 100
     for entry in document["tests"]:
         check_html(pytest_html.extra_block(entry) + "".join(pytest_html.row_cells(entry)), live, 0)
-        for name, value in junit.properties(entry):
+        for name, value in properties(entry):
             told = ElementTree.Element("property", name=bin_xml_escape(name), value=bin_xml_escape(value))
             ElementTree.fromstring(ElementTree.tostring(told))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from outcome_samples import regressed
 
-from pytest_llmbench.reports.junit import properties
+from pytest_llmbench.reports.ci_files import properties
 from pytest_llmbench.store import schema
 
 Entry = dict[str, Any]

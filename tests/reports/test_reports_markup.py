@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.reports.markup import Html, details, element, fragment, paragraphs, table
+from pytest_llmbench.reports.html_blocks import Html, details, element, fragment, paragraphs, table
 
 
 def test_text_is_escaped_and_html_is_not() -> None:

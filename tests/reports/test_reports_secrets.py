@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from pytest_llmbench.redaction import Redactor
-from pytest_llmbench.reports import junit, pytest_html
-from pytest_llmbench.reports.ci_files import annotations_text, ctrf
+from pytest_llmbench.reports import pytest_html
+from pytest_llmbench.reports.ci_files import annotations_text, ctrf, properties
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
@@ -55,7 +55,7 @@ def test_no_rendering_shows_a_key(report: dict[str, Any], every_entry: dict[str,
     renderings += [annotations_text(clean), ctrf(clean)]
     for entry in clean["tests"]:
         renderings += [str(section_lines(entry)), pytest_html.extra_block(entry)]
-        renderings += [*pytest_html.row_cells(entry), str(junit.properties(entry))]
+        renderings += [*pytest_html.row_cells(entry), str(properties(entry))]
     everything = "\n".join(renderings)
     assert "[redacted]" in everything
     assert "sk-canary" not in everything

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports.ci_files import properties
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.reports.terminal import section_lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.reports.text_table import text_table
+from pytest_llmbench.reports.terminal import text_table
 
 COLUMNS = ("metric", "value", "change", "verdict")
 ROWS = [

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from pytest_llmbench.metrics.jobs import half_widths, job_interval
 from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
-from pytest_llmbench.stats.job import half_widths, job_interval
 
 Logs = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 T2, T4, T7 = 4.302653, 2.776445, 2.364624

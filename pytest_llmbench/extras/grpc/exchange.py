@@ -17,9 +17,9 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.extras.grpc.status import CallStatus, status_of
 from pytest_llmbench.extras.http2.client import Header, Http2Client, Stream, request_bytes
+from pytest_llmbench.http_client import call_headers
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import CutOffError, PlainSocket
-from pytest_llmbench.request_headers import call_headers
 
 _MOST_BYTES = 4 * 1024 * 1024
 _CONTENT_TYPE = "application/grpc"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_llmbench.endpoint_urls import GRPC_SCHEMES
 from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.extras.grpc.status import CallStatus, status_of
 from pytest_llmbench.extras.http2.client import Stream, request_bytes
@@ -13,7 +12,7 @@ from pytest_llmbench.extras.http2.transport import Http2Pool
 from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Exchange
-from pytest_llmbench.request_headers import call_headers
+from pytest_llmbench.http_client import GRPC_SCHEMES, call_headers
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
 from pytest_llmbench.wire.error_replies import is_stream

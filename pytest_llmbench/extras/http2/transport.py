@@ -14,7 +14,7 @@ from pytest_llmbench.generator.http.connection import Connection, RefusedError, 
 from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
-from pytest_llmbench.request_headers import REQUEST_ID, usual_headers
+from pytest_llmbench.http_client import REQUEST_ID, usual_headers
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import Dialect, headers_for
 

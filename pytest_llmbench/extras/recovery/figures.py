@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.metrics.definitions import MetricDefinition
+from pytest_llmbench.metrics.jobs import job_interval
 from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.records import IntColumn, Records
-from pytest_llmbench.stats.job import job_interval
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
 BoolArray = npt.NDArray[np.bool_]

@@ -11,7 +11,7 @@ from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.pool import Keeper, Pool
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.request_headers import user_agent
+from pytest_llmbench.http_client import user_agent
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import MessageDialect, headers_for
 from pytest_llmbench.wire.sse import as_event

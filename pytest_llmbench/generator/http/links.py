@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from pytest_llmbench.generator.http.kernel_times import ANCILLARY_BYTES, packets_in
 from pytest_llmbench.generator.http.sockets import Sockets
-from pytest_llmbench.http_proxy import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
+from pytest_llmbench.http_client import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
 
 
 def unacknowledged(file_number: int) -> int | None:

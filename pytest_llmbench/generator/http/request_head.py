@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.request_headers import REQUEST_ID, usual_headers
+from pytest_llmbench.http_client import REQUEST_ID, usual_headers
 
 
 class RequestHead:

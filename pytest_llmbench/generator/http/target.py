@@ -11,22 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from pytest_llmbench.endpoint_urls import (
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.http_client import (
     GRPC_SCHEMES,
     SCHEME,
     WEBSOCKET_SCHEMES,
+    ClientCertificate,
+    client_context,
     not_over_http2,
     not_through_a_proxy,
     socket_mistakes,
     socket_path,
 )
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import OWN_HEADERS
 from pytest_llmbench.registry import transport_for
-from pytest_llmbench.trust import ClientCertificate, client_context
 
 if TYPE_CHECKING:
-    from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.http_client import HttpProxy
 
 SUPPORTED = (
     "http://", "https://", "sim", "replay", "python:module:attr", "http+unix://", "ws://", "wss://", "grpc://",

@@ -29,10 +29,9 @@ from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.wire.server_figures import Declared
 
 if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
-    from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.http_client import ClientCertificate, HttpProxy
     from pytest_llmbench.model.records import Records
     from pytest_llmbench.tokens.hugging_face import TokenizerFile
-    from pytest_llmbench.trust import ClientCertificate
     from pytest_llmbench.wire.dialect import PromptForm
 
 PROTOCOL = 9

@@ -46,7 +46,6 @@ from pytest_llmbench.compare.systems import (
     side_by_side,
     significance,
 )
-from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.comparison.arms import (
     BASELINE,
@@ -60,6 +59,7 @@ from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
 from pytest_llmbench.harness.comparison.replication import ArmRuns, paired_runs
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.declared import hourly_price
+from pytest_llmbench.http_client import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import parameter

@@ -36,7 +36,7 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.reports import comparisons as words
-from pytest_llmbench.reports.text_table import text_table
+from pytest_llmbench.reports.terminal import text_table
 from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,

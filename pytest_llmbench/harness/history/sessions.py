@@ -17,7 +17,7 @@ from typing import Any
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
 from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.redaction import terminal_text
-from pytest_llmbench.reports.text_table import text_table
+from pytest_llmbench.reports.terminal import text_table
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, saved_baselines
 from pytest_llmbench.store.csv_file import write_csv
 from pytest_llmbench.store.elsewhere import mirror_of

@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.http_client import is_grpc, is_websocket
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin
 from pytest_llmbench.model.judgement import Finding

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.endpoint import OnProgress, SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.http_client import not_over_http2, not_through_a_proxy
 from pytest_llmbench.model.facts import Facts, Origin, RequestFact, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
     from pytest_llmbench.generator.workers.protocol import Address
     from pytest_llmbench.harness.execution.drive import Stoppable
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
-    from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.http_client import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
     from pytest_llmbench.wire.server_figures import Declared
@@ -101,7 +101,7 @@ class SUTAccess:
         proxy."""
         if not self.settings.proxy:
             return None
-        from pytest_llmbench.http_proxy import OF_ENVIRONMENT, HttpProxy  # what few ask for
+        from pytest_llmbench.http_client import OF_ENVIRONMENT, HttpProxy  # what few ask for
 
         proxy = self.settings.proxy
         return None if proxy == OF_ENVIRONMENT else HttpProxy.without_credentials(proxy)

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.endpoint_urls import OF_HTTP, http_beside, is_grpc
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
+from pytest_llmbench.http_client import OF_HTTP, http_beside, is_grpc
 from pytest_llmbench.model.facts import ClockFact, EndpointFact, Facts, NetworkFact, Origin, WireFact
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import load, required, transport_for

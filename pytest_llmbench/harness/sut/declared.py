@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import PORT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.http_client import PORT
 from pytest_llmbench.model.facts import Facts, SUTFact
 from pytest_llmbench.registry import named
 

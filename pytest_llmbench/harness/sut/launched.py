@@ -23,13 +23,12 @@ from weakref import WeakSet
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import PORT, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import STOP_S, GroupGuard, end_group, signal_group
+from pytest_llmbench.http_client import PORT, client_context, is_grpc
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import keep_secrets_of_program
-from pytest_llmbench.trust import client_context
 
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 32_768

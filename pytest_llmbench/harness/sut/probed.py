@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.harness.execution.drive import Stoppable, Told
+from pytest_llmbench.http_client import is_grpc
 from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin, TokenizerFact
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.address import Address, reach
@@ -17,6 +16,7 @@ from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
+from pytest_llmbench.http_client import http_beside, is_grpc
 from pytest_llmbench.model.facts import Facts, Origin, RequestFact
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane

@@ -23,7 +23,7 @@ from pytest_llmbench.model.numbers import percentage, rough_duration
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.registry import names
 from pytest_llmbench.reports.plots import render
-from pytest_llmbench.reports.text_table import text_table
+from pytest_llmbench.reports.terminal import text_table
 from pytest_llmbench.store.files import write_text
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, is_catalogue, read_catalogue
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace

@@ -3,8 +3,8 @@ how many tokens a second, what P50 and P99 *of these*?
 
 The load that engine repositories gate (vLLM's, SGLang's and TensorRT-LLM's benchmarks, MLCommons' offline
 scenario). It is not part of the draft. The job is measured exactly, so its figures have no sampling error;
-their intervals say where they would lie if the job were run again (:mod:`~pytest_llmbench.stats.job`). Every
-figure is of the whole job, its first wave and its drain included.
+their intervals say where they would lie if the job were run again (:mod:`~pytest_llmbench.metrics.jobs`).
+Every figure is of the whole job, its first wave and its drain included.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from smg_grpc_proto.generated import sglang_scheduler_pb2 as sglang
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from tritonclient.grpc import service_pb2 as kserve
 
-from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.extras.grpc import OVER_GRPC
+from pytest_llmbench.http_client import is_grpc
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect, dialect_at

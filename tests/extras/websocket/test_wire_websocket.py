@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from websocket_script import BOOM, completed, created, delta, fragments, frame, handshake, ping, refused, text
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT
 
-from pytest_llmbench.endpoint_urls import http_beside, is_websocket
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.extras.websocket.messages import MessageReader, Received, text_frame
+from pytest_llmbench.http_client import http_beside, is_websocket
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import EncodeOptions, MessageDialect

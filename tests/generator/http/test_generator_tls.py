@@ -15,9 +15,9 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.http_client import ClientCertificate
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.trust import ClientCertificate
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.generator.http.links import Link, Tunnel, TunnelRefusedError
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.http_proxy import HttpProxy
+from pytest_llmbench.http_client import HttpProxy
 
 OPEN = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 proxy\r\n\r\n"
 
