@@ -39,8 +39,8 @@ class Place:
 
     def __str__(self) -> str:
         named = f"--llm-place={','.join(self.names)}" if self.names else "--llm-place is not given"
-        known = f"is {self.accelerator}" if self.accelerator else "is not known (SUT file or its telemetry)"
-        return f"{named}, the accelerator {known}"
+        seen = f"names {self.accelerator}" if self.accelerator else "and its telemetry name no accelerator"
+        return f"{named}, the SUT file {seen}"
 
 
 def here(
@@ -68,8 +68,8 @@ def here(
             chosen[name] = values[key]
     for places, names in elsewhere.items():
         mistakes.append(
-            f"{', '.join(names)}: numbers for {places}, and not just one is for this place ({place()}): "
-            "name it with --llm-place, or add a number"
+            f"{', '.join(names)}: numbers for {places}, but not exactly one for this place ({place()}): "
+            "name the place with --llm-place, or add a number"
         )
     return chosen, mistakes
 

@@ -56,7 +56,7 @@ CELL = "llm_cell"
 MARKED = pytest.StashKey[MarkedTest]()
 PLACE = pytest.StashKey[tuple[int, int]]()
 """The number of a marked test among the selected ones, from 1, and how many they are."""
-PLACE_HERE = pytest.StashKey["Place | None"]()
+PLACE_HERE = pytest.StashKey["Place"]()
 """Where the session measures, found when the first marker asks for it."""
 SUT_FILE = pytest.StashKey["SUTFile | None"]()
 
@@ -328,22 +328,27 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
     return named
 
 
-def _place(config: pytest.Config) -> Place | None:
-    """Where the session measures; None where it measures nothing, or its SUT file is broken, which is told
+def _place(item: pytest.Item) -> Place | None:
+    """Where the test measures; None where it measures nothing, or its SUT file is broken, which is told
     elsewhere."""
     from pytest_llmbench.harness.sut.declared import accelerator_of
     from pytest_llmbench.methodology.places import Place
     from pytest_llmbench.plugin.session import SESSION
 
-    if PLACE_HERE in config.stash:
-        return config.stash[PLACE_HERE]
-    settings, found = config.stash[SESSION].settings, None
-    names = tuple(name for part in settings.place.split(",") if (name := part.strip()))
-    file = _sut_file(config)
-    if (names or has_endpoint(config) or settings.sut) and (file is not None or settings.sut is None):
-        found = Place(names, None if file is None else accelerator_of(settings, file))
-    config.stash[PLACE_HERE] = found
-    return found
+    config = item.config
+    settings, file = config.stash[SESSION].settings, _sut_file(config)
+    launches = _chooses_its_sut(item) and not (
+        values(config)["plan"] or config.getoption("collectonly", False)
+    )
+    if not (settings.place or has_endpoint(config) or settings.sut or launches):
+        return None
+    if settings.sut is not None and file is None:
+        return None
+    if PLACE_HERE not in config.stash:
+        names = tuple(name for part in settings.place.split(",") if (name := part.strip()))
+        seen = None if file is None else accelerator_of(settings, file)
+        config.stash[PLACE_HERE] = Place(names, seen)
+    return config.stash[PLACE_HERE]
 
 
 def _sut_file(config: pytest.Config) -> SUTFile | None:
@@ -419,7 +424,7 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         where=where,
         test=chosen.name,
         counted=_counted(item.config),
-        place=lambda: _place(item.config),
+        place=lambda: _place(item),
     )
     return MarkedTest(chosen, parameters, all_marks(item), _limits(item), _wanted(item), parametrized)
 
@@ -449,11 +454,11 @@ def _kept_limits(item: pytest.Item, given: Mapping[str, Any], where: str) -> dic
     tables = {} if file is None else {at: of_test(own, name) for at, own in file.tables.limits.items()}
     if file is not None and any(tables.values()):
         by_place = {at: own for at, own in tables.items() if own}
-        chosen, mistakes = here({f"limits of {name}": by_place}, lambda _: True, lambda: _place(item.config))
+        chosen, mistakes = here({f"limits of {name}": by_place}, lambda _: True, lambda: _place(item))
         sources |= {} if mistakes else {f"SUT file {file.path}": own for own in chosen.values()}
     objectives = list(given.get("slo") or ()) if sources else []
     for source, own in sources.items():
-        found, wrong = _objectives(own, lambda: _place(item.config))
+        found, wrong = _objectives(own, lambda: _place(item))
         objectives += found
         mistakes += [f"{source}, {name}: {each}" for each in wrong]
     if mistakes:
@@ -556,7 +561,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
         mistakes.append(f"{names} by parametrize could be meant for each of {len(marks)} markers: keep one")
     for mark in marks:
         given = as_python({**dict(zip(("metric",), mark.args, strict=False)), **mark.kwargs, **parametrized})
-        given, wrong = here(given, "max_slowdown".__eq__, lambda: _place(item.config))
+        given, wrong = here(given, "max_slowdown".__eq__, lambda: _place(item))
         metric, margin = given.get("metric"), given.get("max_slowdown", 0.0)
         mistakes += _not_taken(mark.args[1:], given, known) + metric_mistakes(metric)
         mistakes += wrong or [f"max_slowdown {what}" for what in margin_mistakes(margin)]
@@ -564,7 +569,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
             found.append(RegressionLimit(str(metric), float(margin), "no_regression"))
     if mistakes:
         where = place_of(item).replace("@llmbench on", "@llmbench.no_regression on")
-        raise SuiteError.from_mistakes(mistakes, where=where)
+        raise SuiteError.from_mistakes(dict.fromkeys(mistakes), where=where)
     return tuple(found)
 
 

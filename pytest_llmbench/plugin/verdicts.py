@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin.failures import (
     ComplianceFailure,
     GateFailure,
@@ -167,9 +167,12 @@ class Attempts:
             error = attempt_at(item).error
             _attach(item, report)
         if error is not None:
+            excinfo, plain = call.excinfo, isinstance(error, LLMBenchError) and report.when == "setup"
+            if plain and excinfo is not None and not item.config.getoption("fulltrace"):
+                report.longrepr = excinfo.getrepr(style="value")  # of our own code nobody wants to read
             crash = getattr(report.longrepr, "reprcrash", None)
-            if isinstance(error, Judged) and crash is not None:
-                crash.message = error.summary  # in place of its name, in the short test summary
+            if crash is not None and (isinstance(error, Judged) or plain):  # in the short test summary
+                crash.message = error.summary if isinstance(error, Judged) else str(error).partition("\n")[0]
             note_verdict(error, report)
         return report
 

@@ -30,8 +30,28 @@ def test_an_unknown_place_is_an_error_before_anything_is_sent(suite: Suite) -> N
     result = suite.measure("replay", "--llm-place=l4")
     assert result.ret == 4
     result.stderr.fnmatch_lines(
-        ["*min_output_tok_s: numbers for h100, mi300*--llm-place=l4, the accelerator is not known*"]
+        ["*min_output_tok_s: numbers for h100, mi300*--llm-place=l4, *name no accelerator*"]
     )
+
+
+LAUNCHED = """
+    import pytest
+    from pytest_llmbench import SUT
+
+    @pytest.fixture(scope="session")
+    def llm_sut():
+        return SUT("replay")
+"""
+
+
+def test_a_suite_that_opens_its_own_system_must_say_where_it_is(suite: Suite) -> None:
+    """Else it would be judged by the numbers of the first place."""
+    suite.write(BY_PLACE, LAUNCHED)
+    result = suite.run()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*numbers for h100, mi300*--llm-place is not given*"])
+    suite.run("--llm-place=h100").assert_outcomes(passed=1)
+    assert suite.run("--llm-plan").ret == suite.run("--collect-only").ret == 0
 
 
 def test_a_margin_by_place(suite: Suite) -> None:
@@ -167,7 +187,7 @@ def test_limits_for_no_known_place_are_an_error_before_anything_is_sent(suite: S
     result = suite.measure("replay", "--llm-sut=sut.toml")
     assert result.ret == 4
     result.stderr.fnmatch_lines(
-        ["*limits of test_batch: numbers for h100, mi300*, the accelerator is NVIDIA L4*--llm-place*"]
+        ["*limits of test_batch: numbers for h100, mi300*, the SUT file names NVIDIA L4*--llm-place*"]
     )
 
 

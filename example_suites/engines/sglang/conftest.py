@@ -10,13 +10,16 @@ import pytest
 from pytest_llmbench import SUT, launched_server
 
 MODEL = os.environ.get("MODEL", "meta-llama/Llama-3.1-8B-Instruct")
-COMMAND = [sys.executable, "-m", "sglang.launch_server", "--model-path", MODEL, "--port", "{port}"]
+COMMAND = [
+    *(sys.executable, "-m", "sglang.launch_server", "--model-path", MODEL, "--port", "{port}"),
+    "--enable-metrics",  # reports then split a change into queue, prefill and decode
+]
 FLAGS = {
     "default": ([], ""),
     "no-radix-cache": (["--disable-radix-cache"], "prefix_caching=off"),
     "small-chunks": (["--chunked-prefill-size", "1024"], "max_num_batched_tokens=1024"),
 }
-"""Name → the flags of SGLang, and what is like them in the embedded engine."""
+"""Name → flags of SGLang, and the options of the embedded engine that come closest."""
 
 
 @pytest.fixture(scope="module", params=FLAGS)
@@ -26,6 +29,8 @@ def llm_sut(request: pytest.FixtureRequest) -> Iterator[SUT]:
     asked: dict[str, Any] = {"api": "sglang-generate", "ignore_eos": True}
     if given := request.config.getoption("llm_endpoint"):
         of_ours = given[0].startswith(("replay:", "sim:"))
+        if flags and not of_ours:
+            pytest.skip("a given endpoint has its own flags, and is measured as default")
         joint = "&" if "?" in given[0] else "?"
         endpoint = joint.join(filter(None, (given[0], options))) if of_ours else given[0]
         yield SUT(endpoint, model=request.config.getoption("llm_model"), **asked)

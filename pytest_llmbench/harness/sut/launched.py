@@ -132,11 +132,13 @@ class LaunchedServer:
 
     def failure(self, what: str) -> SUTError:
         """An error about this server, with the last lines of its log."""
+        what = what.removeprefix(f"the server of {self._launch.where} ")
+        log = f"its log is {self._launch.log}" if self._launch.log else "log = … keeps all that it writes"
         return SUTError(
             f"{what}\n  command: {' '.join(self._launch.command)}\n  URL: {self._launch.health_url}"
             f"{self.log_tail()}",
             where=self._launch.where,
-            remedy=f"start it by hand and look; its log: {self._launch.log or 'none kept, give log = …'}",
+            remedy=f"start it by hand and look; {log}",
         )
 
     def log_tail(self) -> str:
