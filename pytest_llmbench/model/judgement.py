@@ -27,6 +27,10 @@ Better = Literal["lower", "higher"]
 Unit = Literal["run", "session"]
 
 
+THIS_SESSION = "this session"
+"""Name of what is compared with a saved session, or with the results of another tool."""
+
+
 class ComparisonVerdict(StrEnum):
     """The verdict on a comparison, by the whole interval of the worsening [lower, upper] and the allowed
     margin m."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.reports.vocabulary import metric_label
 
 COLUMNS = ("Metric", "Baseline", "Now", "Change and interval", "Allowed", "Detectable", "Verdict")
+SYSTEMS = "systems_comparison"
+"""Id of the table of systems side by side."""
+_MOST_METRICS = 6
 BRIEF_COLUMNS = ("Verdict", "Metric", "Change and interval", "Allowed", "Baseline → now")
 TONES = {
     "regressed": "bad",
@@ -56,7 +61,8 @@ def means_text(comparison: Entry, arm: str) -> str:
 
 
 def sentence(comparison: Entry) -> str:
-    """A comparison for people in a hurry: ``candidate is 4.7 % slower in TPOT P50 [3.9, 5.5], allowed 5 %``.
+    """A comparison for people in a hurry: ``candidate is 4.7 % slower than main in TPOT P50 [3.9, 5.5],
+    allowed 5 %``.
 
     The interval is that of the figure beside it, so a change that may also be for the better has a negative
     end.
@@ -71,8 +77,9 @@ def sentence(comparison: Entry) -> str:
     ends = [None if change[end] is None else sign * change[end] for end in ("lower", "upper")]
     low, high = ("open" if end is None else numbers.number(end) for end in (ends if more else ends[::-1]))
     return (
-        f"{comparison['candidate_name']} is {numbers.percentage(abs(change['point']))} {word} in {label} "
-        f"[{low}, {high}], allowed {numbers.percentage(comparison['margin'])}"
+        f"{comparison['candidate_name']} is {numbers.percentage(abs(change['point']))} {word} than "
+        f"{comparison['baseline_name']} in {label} [{low}, {high}], "
+        f"allowed {numbers.percentage(comparison['margin'])}"
     )
 
 
@@ -119,6 +126,63 @@ def brief_row(comparison: Entry, found: Sequence[Entry]) -> tuple[str, ...]:
         allowed_text(comparison),
         f"{means_text(comparison, 'baseline')} → {means_text(comparison, 'candidate')}",
     )
+
+
+class Systems(NamedTuple):
+    """The systems of a test side by side, in short: the metrics that changed, those that regressed first;
+    where none did, the first ones."""
+
+    names: list[str]
+    """The systems; the first is what the others are compared with."""
+    rows: list[tuple[str, list[str], list[tuple[str, str]]]]
+    """Metric; value of each system; change and verdict of each but the first."""
+    more: int
+    """Metrics that are left out."""
+
+
+def systems(table: Entry, shown: Collection[str] = ()) -> Systems:
+    """The table :data:`SYSTEMS` in short, without the tests of significance that only support it.
+
+    :param shown: rows, joined by line breaks, that the reader has seen.
+    """
+    columns = table["columns"]
+    kept = [at for at, name in enumerate(columns) if not name.startswith("Mann-Whitney")]
+    count = (len(kept) + 1) // 3
+    fresh = [row for row in table["rows"] if "\n".join(row) not in shown]
+    made = []
+    for row in fresh:
+        metric, *cells = [row[at] for at in kept]
+        changes = cells[count:]
+        made.append((metric, cells[:count], list(zip(changes[::2], changes[1::2], strict=True))))
+    rank = {"regressed": 0, "improved": 1}
+    ranks = [min((rank.get(verdict, 2) for _, verdict in changes), default=2) for *_, changes in made]
+    found = [made[at] for at in sorted(range(len(made)), key=lambda at: ranks[at]) if ranks[at] < 2] or made
+    return Systems(
+        [columns[at] for at in kept[1 : count + 1]],
+        found[:_MOST_METRICS],
+        len(made) - len(found[:_MOST_METRICS]),
+    )
+
+
+def shown_text(found: Sequence[Entry]) -> str:
+    """What comparisons that decide nothing show, each system for itself: ``against a: b regressed in 4 of 16
+    metrics, c improved in 9``."""
+    seen: dict[str, dict[str, dict[tuple[str, str], str]]] = {}
+    for one in found:
+        of_system = seen.setdefault(one["baseline_name"], {}).setdefault(one["candidate_name"], {})
+        of_system[one["metric"], change_text(one)] = one["verdict"]
+    told = []
+    for baseline, candidates in seen.items():
+        each = []
+        for name, verdicts in candidates.items():
+            counts = Counter(verdicts.values())
+            parts = [f"{word} in {counts[word]}" for word in ("regressed", "improved") if counts[word]]
+            of = f"{len(verdicts)} metric{'' if len(verdicts) == 1 else 's'}"
+            each.append(
+                f"{name} {' and '.join(parts)} of {of}" if parts else f"no change shown of {name} in {of}"
+            )
+        told.append(f"against {baseline}: {', '.join(each)}")
+    return "; ".join(told)
 
 
 def _ordered(found: Sequence[Entry]) -> list[Entry]:

@@ -177,6 +177,11 @@ def compared_of(test: TestView) -> list[Held]:
     return [_comparison(test, comparison) for comparison in gated or test.comparisons]
 
 
+def has_systems(test: TestView) -> bool:
+    """Whether systems stand side by side in one table, and none of their differences decides."""
+    return comparisons.SYSTEMS in test.tables and not any(one.get("gated") for one in test.comparisons)
+
+
 @dataclass(frozen=True)
 class Card:
     """The card of a test that did not pass."""
@@ -213,6 +218,18 @@ class FirstScreen:
         return [one for one in found if one.state != "shown"] or found
 
     @cached_property
+    def systems(self) -> list[tuple[TestView, comparisons.Systems]]:
+        """Systems side by side in short, of each test where no difference decides; equal rows once."""
+        shown: set[str] = set()
+        found = []
+        for test in filter(has_systems, self.tests):
+            table = test.tables[comparisons.SYSTEMS]
+            made = comparisons.systems(table, shown)
+            shown.update("\n".join(row) for row in table["rows"])
+            found += [(test, made)] if made.rows else []
+        return found
+
+    @cached_property
     def banner(self) -> str:
         """The verdict of the report in a line: ``1 of 6 limits broken, 1 undecided; 2 tests void``."""
         limits = [one.state for one in self.held if one.allowed is None]
@@ -223,10 +240,11 @@ class FirstScreen:
         parts = [*told, *self._beside_the_limits()]
         if not self.tests:
             return "no test ran"
-        shown = counted(len(self.compared), "comparison") + " shown" if self.compared and not compared else ""
+        every = [one for test in self.tests if test.valid for one in test.comparisons]
+        shown = comparisons.shown_text(every) if not compared else ""
         limited = any(test.objectives or test.comparisons for test in self.tests)
         nothing = "" if self.held else "no limit was judged" if limited and not shown else "no limit was set"
-        return "; ".join(part for part in (nothing, shown, *parts) if part)
+        return "; ".join(part for part in (nothing, *parts, shown) if part)
 
     @property
     def about(self) -> str:
@@ -272,7 +290,8 @@ class FirstScreen:
         if self.view.incomplete:
             return "bad"
         found = next((tone for tone in ("bad", "warn", "good") if tone in tones), "neutral")
-        return "neutral" if found == "good" and not self.held else found
+        worse = any(one.state == "shown" and one.word == "regressed" for one in self.compared)
+        return "neutral" if found == "good" and (worse or not self.held) else found
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -282,13 +301,15 @@ class FirstScreen:
         attempts = [attempt for test in self.tests for attempt in test.every_attempt]
         took = [attempt["duration_s"] for attempt in attempts if attempt.get("duration_s")]
         named = dict.fromkeys(one["baseline_name"] for test in self.tests for one in test.comparisons)
-        endpoint = report["environment"].get("settings", {}).get("baseline_endpoint")
+        settings = report["environment"].get("settings", {})
+        endpoint, systems = settings.get("baseline_endpoint"), settings.get("endpoints") or ()
         baselines = [str(endpoint) if endpoint and name == "baseline" else str(name) for name in named]
         known = [
-            ("Endpoint", str(report["sut"]["endpoint"])),
+            ("Systems", ", ".join(map(str, systems))),
+            ("Endpoint", "" if systems else str(report["sut"]["endpoint"])),
             ("Model", "" if self.about else self.view.model),
             ("Build", self.view.software),
-            ("Baseline", ", ".join(baselines)),
+            ("Baseline", "" if systems else ", ".join(baselines)),
             ("Started", str(report["started"])[:16].replace("T", " ") + " UTC"),
             ("Took", numbers.duration(sum(took)) if took else ""),
             ("Cost", self._cost),

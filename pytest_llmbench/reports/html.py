@@ -27,10 +27,21 @@ from pytest_llmbench.reports.first_screen import (
     FirstScreen,
     Held,
     Span,
+    counted,
     first_of,
+    has_systems,
     limits_of,
 )
-from pytest_llmbench.reports.html_blocks import Html, asset, details, element, fragment, pairs, table
+from pytest_llmbench.reports.html_blocks import (
+    Child,
+    Html,
+    asset,
+    details,
+    element,
+    fragment,
+    pairs,
+    table,
+)
 from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.reports.vocabulary import metric_label, metric_name
 
@@ -63,7 +74,8 @@ def html_report(report: Entry) -> str:
         _top(view, screen, title),
         _cards(screen),
         _warnings(view),
-        comparison_strip(screen.compared),
+        _systems(screen),
+        comparison_strip([one for one in screen.compared if not has_systems(one.test)]),
         limit_strip(screen.held),
         element("section", _filters(view), _test_table(view), id="tests"),
         _sections(view),
@@ -130,6 +142,38 @@ def _card(card: Card) -> Html:
     )
 
 
+def _systems(screen: FirstScreen) -> Html | None:
+    """Systems side by side, each change below the value; None where no test has several."""
+    tables = []
+    for test, made in screen.systems:
+        first = made.names[0]
+        columns = ("Metric", first, *(f"{name}, against {first}" for name in made.names[1:]))
+        rows = [
+            (
+                metric,
+                values[0],
+                *(
+                    fragment(value, element("br"), element("small", change), " ", _shown(verdict))
+                    for value, (change, verdict) in zip(values[1:], changes, strict=True)
+                ),
+            )
+            for metric, values, changes in made.rows
+        ]
+        more = f"and {counted(made.more, 'more metric')}, in the tables of the test" if made.more else None
+        tables += [
+            element("h3", test.name),
+            _stacked(columns, [(cells, {}) for cells in rows]),
+            element("p", more, class_="meta") if more else None,
+        ]
+    heading = element("h2", "Systems", class_="plain")
+    return element("section", heading, tables) if tables else None
+
+
+def _shown(verdict: str) -> Html | None:
+    """The verdict of a comparison that decides nothing."""
+    return element("span", verdict, class_="pill neutral") if verdict else None
+
+
 def _warnings(view: ReportView) -> Html | None:
     """Warnings that concern the figures, whatever the verdict; None without any."""
     texts = [element("li", text) for text in warnings_of(view.tests)]
@@ -169,19 +213,31 @@ def _filters(view: ReportView) -> Html:
 
 def _test_table(view: ReportView) -> Html:
     columns = ("Test", "Verdict", "Limit", "Measured and interval", "Completed", "Compliance")
-    rows = [
+    rows = [(_test_cells(i, test), html_blocks.filtered(test)) for i, test in enumerate(view.tests)]
+    return _stacked(columns, rows, sortable=True)
+
+
+def _stacked(
+    columns: Sequence[str],
+    rows: Sequence[tuple[Sequence[Child], Mapping[str, str]]],
+    *,
+    sortable: bool = False,
+) -> Html:
+    """A table of cells and attributes of each row, whose cells stand below each other on a narrow screen."""
+    made = [
         element(
             "tr",
             [
                 element("td" if at else "th", cell, scope=None if at else "row", data_label=column)
-                for at, (column, cell) in enumerate(zip(columns, _test_cells(i, test), strict=True))
+                for at, (column, cell) in enumerate(zip(columns, cells, strict=True))
             ],
-            **html_blocks.filtered(test),
+            **attributes,
         )
-        for i, test in enumerate(view.tests)
+        for cells, attributes in rows
     ]
     head = element("tr", [element("th", column, scope="col") for column in columns])
-    table_ = element("table", element("thead", head), element("tbody", rows), class_="sortable stacked")
+    kind = "sortable stacked" if sortable else "stacked"
+    table_ = element("table", element("thead", head), element("tbody", made), class_=kind)
     return element("div", table_, class_="scroll")
 
 

@@ -88,10 +88,14 @@ def comparison_block(test: TestView) -> Html | None:
         (*cells[:-1], element("span", cells[-1], class_=f"pill {comparisons.TONES[verdict]}"), reason)
         for cells, verdict, reason in comparisons.judged_rows(found)
     ]
+    deciding = sum(bool(one.get("gated")) for one in found)
+    columns, others = (*comparisons.COLUMNS, "Reason"), rows[deciding:]
+    table_ = load_table(columns, others) if others else None
     return fragment(
         element("h4", "Comparison"),
         element("p", comparisons.caption(found), class_="meta"),
-        load_table((*comparisons.COLUMNS, "Reason"), rows),
+        load_table(columns, rows[:deciding]) if deciding else None,
+        details(f"{len(others)} more, which decide nothing", table_) if deciding and table_ else table_,
     )
 
 

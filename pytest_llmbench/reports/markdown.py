@@ -22,7 +22,15 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons, summaries
 from pytest_llmbench.reports.document import ReportView, TestView, warnings_of
-from pytest_llmbench.reports.first_screen import WORST_FIRST, Card, FirstScreen, Held, limits_of
+from pytest_llmbench.reports.first_screen import (
+    WORST_FIRST,
+    Card,
+    FirstScreen,
+    Held,
+    counted,
+    has_systems,
+    limits_of,
+)
 
 MAX_BYTES = 20_000
 ICONS: Mapping[str, str] = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫",
@@ -35,7 +43,6 @@ _SHOWN_LIMITS = 4
 _SHOWN_WARNINGS = 6
 _COLUMNS = ("Verdict", "Test", "Limit: measured, interval", "Compliance")
 _SHOWN_CHANGES = 20
-_SYSTEMS = "systems_comparison"
 _LONGEST_CELL = 200
 _LONGEST_COMMAND = 1_000
 _NOT_WRITTEN = "No report was written (`--llm-report DIR`)."
@@ -62,7 +69,7 @@ def markdown_report(report: Entry, *, path: str | None = "", max_bytes: int = MA
     parts = [
         _Part(0, "", partial(head, screen)),
         *_cards(screen),
-        *_changes(screen.view),
+        *_changes(screen),
         *_all_tests(screen.view),
         *_warnings(screen.view),
         *_folded(screen.view),
@@ -131,11 +138,11 @@ def _card(card: Card) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _changes(view: ReportView) -> Iterator[_Part]:
+def _changes(screen: FirstScreen) -> Iterator[_Part]:
     """The comparisons that decide, verdict first, one of each shared load; where none does, those that show a
     change. Then how many more there are."""
-    yield from (_part(2, "", _systems(test)) for test in view.tests if _has_systems(test))
-    tests = [test for test in view.tests if test.comparisons and not _has_systems(test)]
+    yield from (_part(2, "", _systems(*each)) for each in screen.systems)
+    tests = [test for test in screen.tests if test.comparisons and not has_systems(test)]
     captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in tests)
     if not captions:
         return
@@ -157,19 +164,21 @@ def _changes(view: ReportView) -> Iterator[_Part]:
         yield _part(2, "", f"\n… and {more} more, which decide nothing\n")
 
 
-def _has_systems(test: TestView) -> bool:
-    """Whether systems stand side by side in one table, and none of their differences decides."""
-    return _SYSTEMS in test.tables and not any(one.get("gated") for one in test.comparisons)
-
-
-def _systems(test: TestView) -> str:
-    """The systems of a test side by side, without the tests of significance that only support it."""
-    table = test.tables[_SYSTEMS]
-    kept = [at for at, name in enumerate(table["columns"]) if not name.startswith("Mann-Whitney")]
-    columns = [table["columns"][at] for at in kept]
-    rows = [_text_row([one[at] for at in kept]) for one in table["rows"]]
+def _systems(test: TestView, made: comparisons.Systems) -> str:
+    """The systems of a test side by side; what changed is below each value."""
+    first = made.names[0]
+    columns = ["Metric", first, *(f"{name}, against {first}" for name in made.names[1:])]
+    rows = []
+    for metric, values, changes in made.rows:
+        below = [
+            f"{escape(value)}<br>{escape(change)} "
+            + ("**regressed**" if verdict == "regressed" else escape(verdict))
+            for value, (change, verdict) in zip(values[1:], changes, strict=True)
+        ]
+        rows.append(row([escape(metric), escape(values[0]), *below]))
     head = f"\n### Systems: {code(clipped(test.name, _LONGEST_CELL))}\n\n"
-    return f"{head}{row(columns)}{row(['---'] * len(columns))}{''.join(rows)}"
+    more = f"\n… and {counted(made.more, 'more metric')}\n" if made.more else ""
+    return f"{head}{row(map(escape, columns))}{row(['---'] * len(columns))}{''.join(rows)}{more}"
 
 
 def _text_row(cells: Sequence[str]) -> str:

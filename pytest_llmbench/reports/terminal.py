@@ -15,6 +15,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
+from pytest_llmbench.model.judgement import THIS_SESSION
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import (
@@ -28,13 +29,13 @@ from pytest_llmbench.reports.document import (
     warnings_of,
     words,
 )
-from pytest_llmbench.reports.first_screen import FirstScreen, first_of
+from pytest_llmbench.reports.first_screen import FirstScreen, counted, first_of, has_systems
 from pytest_llmbench.reports.vocabulary import metric_label
 
 BRIEF_REASONS = 4
 SHOWN_WARNINGS = 6
-_ASKED_FOR = ("systems_comparison", "calibration")
-"""Ids of tables for whose sake a session is run."""
+_CALIBRATION = "calibration"
+"""Id of a table for whose sake a session is run."""
 _KNOWN_ROOM = 17
 _NO_LIMIT = "no limit"
 _NOT_A_LIMIT = "test body"
@@ -89,11 +90,17 @@ def brief_lines(entry: Entry, *, width: int = 80, failure_told: bool = False) ->
     test = TestView(entry)
     failure_told = failure_told and (test.valid or not test.measured)
     width = max(width, 40)
-    asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ in _ASKED_FOR]
-    # What decides nothing is in the table of the systems already.
-    in_table = "systems_comparison" in test.tables and not any(one.get("gated") for one in test.comparisons)
-    compared = [] if in_table else _comparisons(test, width, verbose=False)
-    if (test.headline in _QUIET or failure_told) and not compared and not asked_for:
+    asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ == _CALIBRATION]
+    if has_systems(test):
+        compared = _systems(comparisons.systems(test.tables[comparisons.SYSTEMS]), width)
+    elif failure_told or (test.headline in _QUIET and any(one.get("gated") for one in test.comparisons)):
+        compared = []  # The table of all tests has what decided.
+    else:
+        compared = _comparisons(test, width, verbose=False)
+    # These say which session it was compared with, and what of it was not.
+    said = asked_for or any(one["candidate_name"] == THIS_SESSION for one in test.comparisons)
+    notes = _notes(test, width) if said else []
+    if (test.headline in _QUIET or failure_told) and not (compared or asked_for or notes):
         return []
     markup = {**_MARKUP[TONES[test.headline]], "bold": True}
     lines = _wrapped(f"{test.headline} · {TestView(entry, with_file=True).name}", width, "  ", markup)
@@ -102,7 +109,7 @@ def brief_lines(entry: Entry, *, width: int = 80, failure_told: bool = False) ->
     if len(told) > BRIEF_REASONS:
         lines.append(Line(f"    … and {len(told) - BRIEF_REASONS} more (-v, or the report)"))
     lines += [*compared, *(line for table in asked_for for line in table)]
-    lines += _notes(test, width) if compared or asked_for else []
+    lines += notes
     ok, of = test.completed
     if ok < of and not failure_told:
         lines += _wrapped(test.completion, width, "    ")
@@ -287,6 +294,25 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
             lines += [Line(part) for part in _wrap(comparison["reason"], width, " " * 15, " " * 15)]
     rest = len(found) - len(shown)
     return [*lines, Line(f"  … and {rest} more comparisons (-v, or the report)")] if rest else lines
+
+
+def _systems(made: comparisons.Systems, width: int) -> list[Line]:
+    """Systems side by side: below each metric a line for each of them."""
+    first, *others = made.names
+    lines = [Line(part, {"bold": True}) for part in _wrap(f"{', '.join(others)} against {first}", width)]
+    every = [value for _, values, _ in made.rows for value in values]
+    names, figures = max(map(len, made.names)), max(map(len, every), default=0)
+    for metric, values, changes in made.rows:
+        lines.append(Line(f"  {metric}"))
+        for name, value, (change, verdict) in zip(made.names, values, [("", ""), *changes], strict=True):
+            text = f"{name:<{names}}  {value:<{figures}}  {change}  {verdict}".rstrip()
+            markup = _MARKUP["warn" if verdict == "regressed" else "neutral"]
+            lines += _wrapped(text, width, "    ", markup)
+    return (
+        [*lines, Line(f"  … and {counted(made.more, 'more metric')} (-v, or the report)")]
+        if made.more
+        else lines
+    )
 
 
 def _headlines(test: TestView, width: int) -> list[Line]:

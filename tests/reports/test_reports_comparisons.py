@@ -42,11 +42,11 @@ def test_a_comparison_is_a_sentence(found: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("index", "ends", "told"),
     [
-        (0, (0.047, 0.039, 0.055), "now is 4.7 % slower in TTFT P99 [3.90, 5.50], allowed 5 %"),
-        (0, (-0.02, -0.05, 0.01), "now is 2 % faster in TTFT P99 [-1, 5], allowed 5 %"),
-        (0, (0.02, None, 0.05), "now is 2 % slower in TTFT P99 [open, 5], allowed 5 %"),
-        (1, (-0.02, -0.05, None), "now is 2 % lower in Request throughput [open, 5], allowed 5 %"),
-        (1, (0.02, 0.0, 0.03), "now is 2 % higher in Request throughput [0, 3], allowed 5 %"),
+        (0, (0.047, 0.039, 0.055), "now is 4.7 % slower than main in TTFT P99 [3.90, 5.50], allowed 5 %"),
+        (0, (-0.02, -0.05, 0.01), "now is 2 % faster than main in TTFT P99 [-1, 5], allowed 5 %"),
+        (0, (0.02, None, 0.05), "now is 2 % slower than main in TTFT P99 [open, 5], allowed 5 %"),
+        (1, (-0.02, -0.05, None), "now is 2 % lower than main in Request throughput [open, 5], allowed 5 %"),
+        (1, (0.02, 0.0, 0.03), "now is 2 % higher than main in Request throughput [0, 3], allowed 5 %"),
         (1, (None, None, None), "now: Request throughput not measured"),
     ],
 )
@@ -55,6 +55,12 @@ def test_a_change_in_a_sentence(
 ) -> None:
     change = dict(zip(("point", "lower", "upper"), ends, strict=True))
     assert words.sentence(found[index] | {"change": found[index]["change"] | change}) == told
+
+
+def test_what_decides_nothing_is_counted_for_each_system(found: list[dict[str, Any]]) -> None:
+    other = [{**each, "candidate_name": "third", "verdict": "equivalent"} for each in found]
+    told = "against main: now regressed in 1 of 2 metrics, no change shown of third in 2 metrics"
+    assert words.shown_text([*found, *found, *other]) == told
 
 
 def test_a_rate_may_fall_a_latency_may_rise(found: list[dict[str, Any]]) -> None:

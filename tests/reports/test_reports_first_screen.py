@@ -124,7 +124,10 @@ def test_the_cost_is_told_where_there_are_prices(
 def test_comparisons_that_decide_nothing_are_shown(report: Entry, entry: Entry) -> None:
     shown = with_limits(entry) | {"comparisons": [compared("lower", 0.2, 0.03, "regressed", gated=False)]}
     found = screen({**report, "tests": [shown]})
-    assert (found.banner, found.tone) == ("no limit was set; 1 comparison shown", "neutral")
+    assert (found.banner, found.tone) == (
+        "no limit was set; against main: now regressed in 1 of 1 metric",
+        "neutral",
+    )
     forest = comparison_strip(found.compared)
     assert forest is not None
     assert 'class="dot neutral"' in forest

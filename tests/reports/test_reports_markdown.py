@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from outcome_samples import failed, regressed, void
 
+from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
 from pytest_llmbench.reports.terminal import brief_lines
 
@@ -64,7 +65,7 @@ def test_a_void_run_is_not_judged(report: Entry, entry: Entry) -> None:
 def test_changes_that_decide_are_shown_alone_and_once_for_a_shared_load(report: Entry, entry: Entry) -> None:
     report["tests"] = [regressed(entry), regressed(entry) | {"nodeid": "t.py::test_again"}]
     lines = markdown_report(report).splitlines()
-    assert lines[2].startswith("**now is 20 % slower in TTFT P99 \\[")
+    assert lines[2].startswith("**now is 20 % slower than main in TTFT P99 \\[")
     at = lines.index("### Changes")
     assert lines[at + 2] == "now compared with main (independent runs)"
     row = lines[at + 6].split(" | ")
@@ -91,16 +92,38 @@ def test_systems_are_one_table_and_no_list_of_changes(report: Entry, entry: Entr
     table = {
         "title": "Systems Side by Side",
         "columns": ["Metric", "a", "b", "b against a", "Verdict", "Mann-Whitney p (requests)"],
-        "rows": [["ttft.p50", "20 ms", "30 ms", "+50 %", "regressed", "0.01"]],
+        "rows": [
+            ["tpot.p50", "5 ms", "5 ms", "0 %", "equivalent", "0.5"],
+            ["e2e.p50", "5 ms", "4 ms", "-20 %", "improved", "0.01"],
+            ["ttft.p50", "20 ms", "30 ms", "+50 %", "regressed", "0.01"],
+        ],
     }
     test["tables"] = {"systems_comparison": table}
     test["comparisons"] = [one | {"gated": False} for one in test["comparisons"]]
     report["tests"] = [test]
     shown = markdown_report(report).partition("<details>")[0]
-    assert "| Metric | a | b | b against a | Verdict |" in shown
-    assert "| ttft.p50 | 20 ms | 30 ms | +50 % | regressed |" in shown
+    assert "| Metric | a | b, against a |" in shown
+    regression = "| ttft.p50 | 20 ms | 30 ms<br>+50 % **regressed** |\n"
+    assert f"{regression}| e2e.p50 | 5 ms | 4 ms<br>-20 % improved |\n\n… and 1 more metric\n" in shown
     assert "### Changes" not in shown
-    assert not any("shown only" in line.text for line in brief_lines(test))
+    told = [line.text for line in brief_lines(test)]
+    assert told[told.index("  b against a") :][:8] == [
+        "  b against a",
+        "  ttft.p50",
+        "    a  20 ms",
+        "    b  30 ms  +50 %  regressed",
+        "  e2e.p50",
+        "    a  5 ms",
+        "    b  4 ms   -20 %  improved",
+        "  … and 1 more metric (-v, or the report)",
+    ]
+    report["tests"] = [test, test | {"nodeid": "gates/test_chat.py::test_again"}]
+    assert markdown_report(report).count("### Systems") == 1, "equal rows once"
+    page = html_report(report)
+    assert (
+        page.count('<h2 class="plain">Systems</h2>') == page.count('<th scope="col">b, against a</th>') == 1
+    )
+    report["tests"] = [test]
     test["comparisons"][0]["gated"] = True
     assert "### Changes" in markdown_report(report), "one of them decides"
 

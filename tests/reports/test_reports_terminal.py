@@ -368,9 +368,9 @@ def test_what_pytest_has_told_is_not_told_again(report: Entry) -> None:
     undecided, passed, absent = report["tests"]
     for entry in (undecided, passed, absent):
         assert brief_lines(entry, failure_told=True) == []
-    table = {"title": "The systems", "columns": ["a", "b"], "rows": [["1", "2"]]}
-    asked = {**undecided, "tables": {"systems_comparison": table}}
+    table = {"title": "The limits", "columns": ["a", "b"], "rows": [["1", "2"]]}
+    asked = {**undecided, "tables": {"calibration": table}}
     told = [line.text for line in brief_lines(asked, failure_told=True)]
     assert told[0] == "  INCONCLUSIVE · gates/test_chat.py::test_first_token_is_quick"
-    assert "  The systems" in told
+    assert "  The limits" in told
     assert not any("in all would decide" in line or "completed" in line for line in told)

@@ -24,13 +24,12 @@ from pytest_llmbench.extras.foreign.reading import read_foreign
 from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
-from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
+from pytest_llmbench.model.judgement import THIS_SESSION, Comparison, ComparisonVerdict
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 
-_OURS = "this session"
 _UNTOLD = "workload, seed, hosts, engine and its version"
 """Properties that no result file of another tool states in a comparable way."""
 
@@ -101,7 +100,7 @@ class ForeignComparing:
             return replace(result, findings=(*result.findings, *warned), notes=(*result.notes, said))
         theirs = _by_run(found)
         ours: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
-        rows = comparisons(theirs, ours, limits, names=(self.results.tool, _OURS), paired=False)
+        rows = comparisons(theirs, ours, limits, names=(self.results.tool, THIS_SESSION), paired=False)
         gated = any(row.gated for row in rows)
         return replace(
             result,

@@ -55,6 +55,7 @@ from pytest_llmbench.model.estimate import COUNTED_BY
 from pytest_llmbench.model.judgement import (
     FEWEST_SESSIONS,
     MOST_SESSIONS,
+    THIS_SESSION,
     Comparison,
     ComparisonVerdict,
 )
@@ -290,7 +291,7 @@ class Comparing:
         name = f"{own} of {of.saved}"
         by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
         absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
-        names = self.baseline.name, "this session"
+        names = self.baseline.name, THIS_SESSION
         compared = reference.confirmed(reference.compared(by_run, limits, names), self.confirmation)
         result = reference.split(result, compared)
         told = (
