@@ -1,22 +1,27 @@
 """How often a system is called overloaded: one that is, and one that is only busy.
 
-    python benchmarks/bench_overload.py [--table queues|engines|busy] [--replications 200] [--only NAME ...]
+    python benchmarks/bench_overload.py [--table queues|engines|curves|busy] [--replications 200]
+                                        [--only NAME ...]
 
 Loads in percent of what the system carries, from an empty system on. ``queues``: requests taken in the order
 sent by so many slots, with exponential, constant, Erlang, log-normal and hyperexponential services, and with
 bursts; told by first outputs, and by ends alone. ``engines``: whole sessions of the test of TTFT on the
 embedded engine, with a limit of twice what P50 is at half its capacity: FAIL, INVALID, and what is called
-overloaded. ``busy``: the same engine with a limit on P99 of TTFT at the true P99 of a long run, at 1/1.25
-and at half of it (all of them should not pass), and at two and three times it (that should).
+overloaded. ``curves``: what is called overloaded of engines whose time per step is no straight line over the
+number of sequences that decode, and goes from the same to the same. ``busy``: the engine with a limit on P99
+of TTFT at the true P99 of a long run, at 1/1.25 and at half of it (all of them should not pass), and at two
+and three times it (that should).
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,12 +37,13 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.metrics.latency import ttft_ms
-from pytest_llmbench.metrics.overload import Passage, backing
+from pytest_llmbench.metrics.overload import Passage, backing, overload, with_slots
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario
 from pytest_llmbench.stats.backlog import SlotQueue
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
@@ -157,9 +163,8 @@ ENGINES = (
 _ENGINE_LOADS = (70, 90, 95, 110, 120, 150, 300, 600)
 
 
-def capacity(scenario: str) -> float:
+def capacity(parsed: Scenario) -> float:
     """Requests per second with all slots at work."""
-    parsed = parse_scenario(scenario)
     slots = parsed.engine.max_num_seqs
     plan = LoadPlan("full", SYNTHETIC_UNIFORM, ClosedLoop(slots + max(1, slots // 6)), 6000, seed=1)
     records = ReplayEngine(parsed).run(plan).records
@@ -183,7 +188,7 @@ def engine_rows(replications: int, only: list[str]) -> Iterator[str]:
     for scenario in ENGINES:
         if only and scenario not in only:
             continue
-        full = capacity(scenario)
+        full = capacity(parse_scenario(scenario))
         calm = session(scenario, full / 2, 1000, 0, 1e9).metrics["ttft.p50"].point
         for n in COUNTS:
             found = []
@@ -205,6 +210,62 @@ def _figures(judged: TestResult) -> tuple[bool, bool, bool]:
     return judged.gate.verdict is GateVerdict.FAIL and not void, void, judged.overload is not None
 
 
+CURVES: dict[str, Callable[[float], float]] = {
+    "straight": lambda full: full,
+    "root": math.sqrt,
+    "ceiling from half on": lambda full: min(1.0, 2 * full),
+    "powers of two": lambda full: 2.0 ** math.ceil(math.log2(full)),
+    "jump at half": lambda full: full / 2 + (full > 0.5) / 2,
+    "squared": lambda full: full**2,
+    "flat until half": lambda full: max(0.0, 2 * full - 1),
+}
+"""What decoding adds to a step, over the share of the slots that decode; both of the full ones."""
+_CURVED_ENGINES = ("h100-8b", "h100-8b?decode_us_per_sequence=60", "fast?decode_us_per_sequence=30")
+_CURVED_LOADS = (90, 95, 97, 110, 120, 150)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvedEngine(EngineConfig):
+    curve: str
+
+    @classmethod
+    def of(cls, scenario: str, curve: str) -> Scenario:
+        parsed = parse_scenario(scenario)
+        figures = {each.name: getattr(parsed.engine, each.name) for each in fields(EngineConfig)}
+        return replace(parsed, engine=cls(**figures, curve=curve))
+
+    def _more_us(self, decoding: int) -> float:
+        full = decoding / self.max_num_seqs
+        bent = CURVES[self.curve](full) - full if decoding else 0.0
+        return self.decode_us_per_sequence * self.max_num_seqs * bent
+
+    def step_ns(self, prefill_tokens: int, decode_sequences: int, *more: float) -> int:  # type: ignore[override]
+        straight = EngineConfig.step_ns(self, prefill_tokens, decode_sequences, *more)  # type: ignore[arg-type]
+        return straight + round(1000 * self._more_us(decode_sequences))
+
+    def decode_step_us(self, decode_sequences: int) -> float:
+        return EngineConfig.decode_step_us(self, decode_sequences) + self._more_us(decode_sequences)
+
+
+def curve_rows(replications: int, only: list[str]) -> Iterator[str]:
+    yield "| engine | curve | requests | " + " | ".join(f"{load} %" for load in _CURVED_LOADS) + " |"
+    yield "|---|---|---:|" + "---:|" * len(_CURVED_LOADS)
+    for scenario, curve in product(_CURVED_ENGINES, CURVES):
+        if only and scenario not in only and curve not in only:
+            continue
+        curved = CurvedEngine.of(scenario, curve)
+        full = capacity(curved)
+        for n in COUNTS[:2]:
+            cells = []
+            for load in _CURVED_LOADS:
+                rate, called = full * load / 100, 0
+                for seed in range(replications):
+                    plan = LoadPlan("curved", SYNTHETIC_UNIFORM, OpenLoop(rate), n, seed=seed)
+                    called += overload([with_slots(ReplayEngine(curved).run(plan))], rate) is not None
+                cells.append(f"{called / replications:.1%}")
+            yield f"| {scenario} | {curve} | {n:,} | {' | '.join(cells)} |"
+
+
 _BUSY_LOADS = (50, 70, 80, 90)
 
 
@@ -214,7 +275,7 @@ def busy_rows(replications: int, only: list[str]) -> Iterator[str]:
     for scenario in ENGINES:
         if only and scenario not in only:
             continue
-        full = capacity(scenario)
+        full = capacity(parse_scenario(scenario))
         for load in _BUSY_LOADS:
             rate = full * load / 100
             plan = LoadPlan("truth", SYNTHETIC_UNIFORM, OpenLoop(rate), 60_000, seed=7)
@@ -231,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tables = {"queues": queue_rows, "engines": engine_rows, "busy": busy_rows}
+    tables = {"queues": queue_rows, "engines": engine_rows, "curves": curve_rows, "busy": busy_rows}
     parser.add_argument("--table", choices=tables, default="queues")
     parser.add_argument("--replications", type=int, default=200)
     parser.add_argument("--only", nargs="*", default=[])

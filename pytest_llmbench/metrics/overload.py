@@ -19,6 +19,13 @@ the end of the drain. There D requests were served in B. A run is overloaded if 
 A short run may end before its queue begins. Then the load with all slots at work is enough, where requests
 took at least two thirds of the slots that the engine says.
 
+The load at full slots takes the time per token as linear in the number under way. An engine that takes its
+batches in wide steps, or whose steps reach a ceiling, seems to slow down more than it does: at 95 % load it
+would be overloaded. So a straight line through the gaps between chunks, over the number that decodes, is
+compared with one through the gaps of the busiest quarter, where both are at full slots. By as much as the
+second is lower each gap is shorter than the load supposes. Gaps with a first output of another request count
+in neither line, since prompts take from them.
+
 How often it is right: docs/reference/statistics.md.
 """
 
@@ -165,6 +172,8 @@ def _slope(sent_ns: IntArray, waits_s: FloatArray) -> tuple[float, float]:
 _METHOD = "overload: as long as this run"
 FEWEST_REQUESTS = 100
 """Fewest requests of all runs of which it is said that the system was offered too much."""
+_BUSIEST = 3 / 4
+"""The share of the most under way from which on a gap between chunks is one of the busiest."""
 
 
 def overload(
@@ -181,7 +190,7 @@ def overload(
     every = [records for records, _ in runs]
     if sum(map(len, every)) < FEWEST_REQUESTS:
         return None
-    known = [load_at_full_slots(*run, offered_rps) for run in runs if run[1] is not None]
+    known = [_full_load(records, slots, offered_rps) for records, slots in runs if slots is not None]
     loads = [load for load in known if load is not None]
     loads = loads if len(loads) == len(runs) else []
     families = TO_FIRST_OUTPUT | TO_THE_END
@@ -197,6 +206,50 @@ def overload(
     lost = families | (GOODPUT if families.intersection(good_by) else frozenset())
     failed = sum(int(run.failed.sum()) for run in every)
     return Overload(offered_rps, found.served_rps, found.slope, failed, tuple(sorted(lost)))
+
+
+def _full_load(records: Records, slots: int, offered_rps: float) -> FullLoad | None:
+    """The load at full slots, by how the busiest gaps between chunks rise where that is less; ``None`` where
+    it is not known, and where no gaps tell."""
+    load = load_at_full_slots(records, slots, offered_rps)
+    if load is None or load.least <= 1:
+        return load
+    gaps, took_s, per_request = _gaps_by_under_way(records)
+    numbers = np.flatnonzero(gaps)
+    if len(numbers) < 2:
+        return None
+    busiest = numbers >= min(_BUSIEST * numbers[-1], numbers[-2])
+    every, least = (
+        float(
+            np.polyval(
+                np.polyfit(chosen, took_s[chosen] / gaps[chosen], 1, w=np.sqrt(gaps[chosen])), load.slots
+            )
+        )
+        for chosen in (numbers, numbers[busiest])
+    )
+    less = offered_rps * per_request * max(0.0, every - least) / load.slots
+    return load._replace(load=load.load - less)
+
+
+def _gaps_by_under_way(records: Records) -> tuple[FloatArray, FloatArray, float]:
+    """For each number of requests that decode, how many gaps between chunks without a first output of another
+    request there were, and how long they took together, in seconds; and the mean number of all gaps of a
+    request."""
+    well = records.ok & (records.first_content_ns != MISSING)
+    begun, ended = np.sort(records.first_content_ns[well]), np.sort(records.finished_ns[well])
+    gaps, took_s, every = np.zeros(len(begun) + 1), np.zeros(len(begun) + 1), 0
+    for block in records.select(well).blocks():
+        within = np.ones(max(0, len(block.chunk_ns) - 1), dtype=np.bool_)
+        edges = block.chunk_offsets[1:-1]
+        within[edges[(edges > 0) & (edges < len(block.chunk_ns))] - 1] = False
+        before, after = block.chunk_ns[:-1][within], block.chunk_ns[1:][within]
+        every += len(before)
+        there = np.searchsorted(begun, before, "right")
+        alone = np.searchsorted(begun, after, "right") == there
+        under_way = (there - np.searchsorted(ended, before, "right"))[alone]
+        gaps += np.bincount(under_way, minlength=len(gaps))
+        took_s += np.bincount(under_way, weights=(after - before)[alone] / 1e9, minlength=len(gaps))
+    return gaps, took_s, every / max(1, len(begun))
 
 
 def _to_first_output(records: Records) -> Passage:

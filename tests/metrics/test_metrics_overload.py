@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 import pytest
 
 from pytest_llmbench.compare.gate import gate
@@ -10,8 +12,10 @@ from pytest_llmbench.model.judgement import GateVerdict, Overload
 from pytest_llmbench.model.objective import goodput_share, ms, tpot, ttft
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.stats.batching import load_at_full_slots
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 ENGINE = "h100-8b?max_num_seqs=64"
@@ -53,6 +57,41 @@ def test_a_run_may_end_before_its_queue_begins() -> None:
     assert overload([(run, 1024)], 52.0) is None  # far from full
     assert overload([(run, 128)], 52.0) is None  # more were at work than it says
     assert overload([(sent(41.0, 300, "h100-8b"), 256)], 41.0) is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSlowerFromHalfOn(EngineConfig):
+    """Decoding takes as long for 128 of 256 sequences as for all."""
+
+    def step_ns(self, prefill_tokens: int, decode_sequences: int, *more: float) -> int:  # type: ignore[override]
+        straight = EngineConfig.step_ns(self, prefill_tokens, decode_sequences, *more)  # type: ignore[arg-type]
+        return straight + round(1000 * self._more_us(decode_sequences))
+
+    def decode_step_us(self, decode_sequences: int) -> float:
+        return EngineConfig.decode_step_us(self, decode_sequences) + self._more_us(decode_sequences)
+
+    def _more_us(self, sequences: int) -> float:
+        return self.decode_us_per_sequence * (min(2 * sequences, self.max_num_seqs) - sequences)
+
+
+def test_steps_that_reach_a_ceiling_are_no_overload_before_there_is_a_queue() -> None:
+    """It carries 34 requests per second. A straight line through the times per token says 29."""
+    straight = parse_scenario("h100-8b?decode_us_per_sequence=60")
+    figures = {each.name: getattr(straight.engine, each.name) for each in fields(EngineConfig)}
+    engine = ReplayEngine(replace(straight, engine=NoSlowerFromHalfOn(**figures)))
+    for rate, overloaded in ((32.4, False), (40.9, True)):
+        plan = LoadPlan("load", SYNTHETIC_UNIFORM, OpenLoop(rate), 300, seed=3)
+        run = engine.run(plan).records
+        supposed = load_at_full_slots(run, 256, rate)
+        assert supposed is not None
+        assert supposed.least > 1
+        assert supposed.in_reach
+        assert (overload([(run, 256)], rate) is not None) == overloaded
+
+
+def test_replies_in_one_piece_do_not_tell_an_overload_before_there_is_a_queue() -> None:
+    run = sent(52.0, 300, "h100-8b")
+    assert overload([(run.without_streams(), 256)], 52.0) is None
 
 
 def test_nothing_is_said_of_a_few_requests() -> None:
