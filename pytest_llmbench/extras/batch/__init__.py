@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.registry import Extra
 
 _HERE = "pytest_llmbench.extras.batch"
@@ -16,5 +20,14 @@ EXTRA = Extra(
         "server_prefill_rate": f"{_HERE}.figures:SERVER_PREFILL",
         "server_generation_rate": f"{_HERE}.figures:SERVER_GENERATION",
     },
-    sentences={"batch": f"{_HERE}.wording:SENTENCES"},
+    sentences={"batch": f"{_HERE}:SENTENCES"},
+)
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        "not_held_back": Sentence(
+            "{transport} holds nothing back: the requests leave whole, one after the other; send_spread says "
+            "within what time"
+        ),
+    }
 )

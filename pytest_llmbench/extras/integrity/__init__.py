@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.registry import Extra
 
 _HERE = "pytest_llmbench.extras.integrity"
@@ -21,5 +25,47 @@ EXTRA = Extra(
             "changed_under_load",
         )
     },
-    sentences={"integrity": f"{_HERE}.wording:SENTENCES"},
+    sentences={"integrity": f"{_HERE}:SENTENCES"},
+)
+
+_MEANS = "the margin is {limit}, over {n} prompts"
+
+
+def _faster(what: str, means: str) -> Sentence:
+    return Sentence(f"{what} takes {{value}} of that of new ones ({_MEANS})", means, "ratio")
+
+
+_MEMORY = "replies come from a memory of earlier ones, which users with prompts of their own do not have"
+_KNOWN = "the system knows the benchmark's prompts, or keeps replies of earlier sessions"
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        "repeated_tpot": _faster("a token of a repeated prompt", _MEMORY),
+        "repeated_ttft": _faster(
+            "the first token of a repeated prompt", f"{_MEMORY}; or a prefix cache is on"
+        ),
+        "published_tpot": _faster("a token of a published prompt", _KNOWN),
+        "published_ttft": _faster(
+            "the first token of a published prompt", f"{_KNOWN}; or a prefix cache is on"
+        ),
+        "canned_first_token": Sentence(
+            f"{{value}} of the replies begin with the same word, sooner than the prefill allows ({_MEANS})",
+            "the first token says nothing of the model, so TTFT is not what it is taken for",
+            "ratio",
+        ),
+        "length_under_load": Sentence(
+            f"replies under load have {{value}} of the length that they have alone ({_MEANS})",
+            "the system does other work under load, so rates and latencies are not those of whole replies",
+            "ratio",
+        ),
+        "text_under_load": Sentence(
+            f"{{value}} of the replies begin otherwise under load, beyond what changes alone ({_MEANS})",
+            "another model may answer when the system is full; batching alone changes few beginnings",
+            "ratio",
+        ),
+        "ttft_not_judged": Sentence(
+            "TTFT of repeated and published prompts is no limit here: the prefix cache is not declared to be "
+            "disabled, and does the same"
+        ),
+    }
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.registry import Extra
 
 _HERE = "pytest_llmbench.extras.non_generative"
@@ -20,6 +24,12 @@ EXTRA = Extra(
         "latency": f"{_HERE}.metrics:LATENCY",
         "latency_scheduled": f"{_HERE}.metrics:LATENCY_SCHEDULED",
     },
-    sentences={"non_generative": f"{_HERE}.wording:SENTENCES"},
+    sentences={"non_generative": f"{_HERE}:SENTENCES"},
     engine_apis={"documents": f"{_HERE}.engine_face:DocumentFace"},
+)
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        "no_latency": Sentence("no request was answered with a result: there is no latency to report"),
+    }
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.registry import Extra
 
 _HERE = "pytest_llmbench.extras.speculative"
@@ -17,5 +21,23 @@ EXTRA = Extra(
         "tokens_per_event": f"{_HERE}.acceptance:PER_EVENT",
         "speedup": f"{_HERE}.procedure:SPEEDUP",
     },
-    sentences={"speculative": f"{_HERE}.wording:SENTENCES"},
+    sentences={"speculative": f"{_HERE}:SENTENCES"},
+)
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        "steps_in_stream": Sentence(
+            "an event of the stream holds {value} of the tokens that the engine tells of a step",
+            "steps come together or apart on their way, so ITL is that of events, and no gap is a step",
+            "ratio",
+        ),
+        "acceptance_told_by": Sentence("acceptance is told by {source}"),
+        "steps_without_draft": Sentence(
+            "{share} of the steps had a draft: acceptance_length is of these alone, tokens_per_step of all"
+        ),
+        "no_acceptance_told": Sentence(
+            "neither the metrics page nor the replies tell what was guessed: speculative decoding is off, or "
+            "the engine does not count it"
+        ),
+    }
 )

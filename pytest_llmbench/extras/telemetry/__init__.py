@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.registry import Extra
 
 _HERE = "pytest_llmbench.extras.telemetry"
@@ -19,5 +23,44 @@ EXTRA = Extra(
         "sampled": f"{_HERE}.sampling:sampled",
         "file": f"{_HERE}.sampling:TelemetryFile",
     },
-    sentences={"telemetry": f"{_HERE}.wording:SENTENCES"},
+    sentences={"telemetry": f"{_HERE}:SENTENCES"},
+)
+
+_VOID = {
+    "no_power": "it tells neither power nor energy",
+    "gap": "there is no reading for more than 3 s",
+    "not_covered": "its readings do not reach over the whole load",
+    "vanished": "it went while the load ran",
+    "fell": "its energy counter fell, and where it starts again is not known",
+    "stood_still": "its energy counter stands still",
+    "rarely": "its source brings the energy counter up to date less than every 3 s",
+}
+_LOST = {
+    "no_answer": "gave no answer",
+    "not_readable": "gave what cannot be read",
+    "vanished": "went while the load ran",
+    "not_installed": "needs a package that is not installed",
+    "sampler_died": "the process that samples ended",
+    "no_figure": "tells nothing of the machine",
+}
+
+
+def _cases(told: Mapping[str, str]) -> str:
+    return "".join(f"[{flag}?{text}]" for flag, text in told.items())
+
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        "machine_not_sampled": Sentence(
+            "{metrics} has a limit, and nothing samples the machine of the system: give the SUT file a "
+            "table telemetry, or a replay the option idle_w"
+        ),
+        "energy_void": Sentence(f"the energy of {{device}} is not known: {_cases(_VOID)}"),
+        "energy_by_power": Sentence(
+            f"the energy of {{device}} is that of its power over time, not of its counter: {_cases(_VOID)}"
+        ),
+        "telemetry_lost": Sentence(
+            f"telemetry: {{source}} {_cases(_LOST)}[, {{after_s}} s after the start][: {{detail}}]"
+        ),
+    }
 )
