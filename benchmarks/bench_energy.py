@@ -17,7 +17,7 @@ from time import monotonic_ns
 import httpx
 import numpy as np
 
-from pytest_llmbench.extras.telemetry.energy import energy
+from pytest_llmbench.extras.telemetry.metrics import energy
 from pytest_llmbench.extras.telemetry.sampling import Sampler
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.probes.engine_metrics import server_root

@@ -22,7 +22,7 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.extras.integrity import procedure
-from pytest_llmbench.extras.integrity.prompts import AuditPrompts
+from pytest_llmbench.extras.integrity.checks import AuditPrompts
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records

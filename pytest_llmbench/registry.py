@@ -69,7 +69,7 @@ class Extra:
     """Name of what ``--llm-compare`` may name beside a baseline → function of its path and the waivers. It
     gives a ``harness.comparison.baselines.Compares``, or None for a file of another kind."""
     result_formats: Mapping[str, str] = field(default_factory=dict)
-    """Name of another load generator → the ``extras.foreign.reading.ResultFormat`` of its result files."""
+    """Name of another load generator → the ``extras.foreign.comparing.ResultFormat`` of its result files."""
     test_lists: Mapping[str, str] = field(default_factory=dict)
     """Name of a form of lists of tests → function of pytest's configuration and the path of
     ``--llm-import``, which has the tests of the list collected."""
@@ -172,7 +172,6 @@ Kind = Literal[
     "receivers", "reports", "engine_apis", "deployments", "sentences", "commands",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
-
 
 _OF_SUITE: Final[dict[Kind, Mapping[str, Any]]] = {}
 """Parts of the suite that is being run, by kind and name; they are there already."""

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_examples import FILES
 
-from pytest_llmbench.extras.foreign.reading import read_foreign
+from pytest_llmbench.extras.foreign.comparing import read_foreign
 from pytest_llmbench.extras.foreign.recipe_files import read_recipes
 from pytest_llmbench.extras.grpc import OVER_GRPC
-from pytest_llmbench.extras.grpc.messages import prefixed
-from pytest_llmbench.extras.grpc.status import status_of
+from pytest_llmbench.extras.grpc.messages import prefixed, status_of
 from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.wire.catalogue import dialect_at
 

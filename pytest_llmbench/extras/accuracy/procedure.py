@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
 
-from pytest_llmbench.extras.accuracy.questions import questions
+from pytest_llmbench.errors import StoreError, SuiteError, shown
+from pytest_llmbench.input_files import parse_json, read_bytes
 from pytest_llmbench.methodology.measuring.fewest import fewest_requests
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
@@ -34,8 +38,11 @@ from pytest_llmbench.model.reply_checks import RIGHT, check_of
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS
+from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS, file_sha256, read_rows, scored_prompts
+from pytest_llmbench.store.files import read_report
+from pytest_llmbench.store.schema import Report, TestEntry
 from pytest_llmbench.workloads.catalogue import workload as find_workload
+from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload
 from pytest_llmbench.workloads.synthetic import ARITHMETIC_NAME as ARITHMETIC
 
 NAME = "accuracy"
@@ -103,8 +110,6 @@ class Parameters(TestParameters):
             )
             object.__setattr__(self, "workload", asked)
         if isinstance(self.golden, str):
-            from pytest_llmbench.extras.accuracy.golden import golden_share  # it reads reports
-
             object.__setattr__(self, "golden", golden_share(self.golden, find_workload(self.workload)))
 
     @property
@@ -240,3 +245,101 @@ def no_warmup(parameters: Parameters, setting: Setting) -> Sequence[Workload]:  
 
 
 TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, needs, no_warmup, result=result)
+
+
+def questions(
+    path: str | Path,
+    *,
+    scorer: str = "exact",
+    prompt_field: str = "",
+    answer_field: str = "",
+    max_tokens: int = MAX_ANSWER_TOKENS,
+) -> DatasetWorkload:
+    """The workload of a file of questions, whose replies are scored. Paths are relative to the current
+    directory.
+
+    ``scorer``: see :class:`~pytest_llmbench.model.reply_checks.ExpectedAnswer`. Raises SuiteError that names
+    the row for a question without prompt or answer, or with an answer that the scorer cannot use.
+    """
+    file = Path(path).expanduser().absolute()
+    try:
+        changed_ns = file.stat().st_mtime_ns
+    except (OSError, ValueError) as error:  # a name with a NUL or a lone surrogate is no file's
+        raise SuiteError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}",
+            where=f"dataset {shown(str(path))}",
+            remedy="name a file of questions; a relative path begins at the current directory",
+        ) from error
+    return _read(file, changed_ns, scorer, prompt_field, answer_field, max_tokens)
+
+
+@lru_cache(maxsize=8)
+def _read(
+    file: Path,
+    changed_ns: int,  # noqa: ARG001 - so that a file that was written anew is read anew
+    scorer: str,
+    prompt_field: str,
+    answer_field: str,
+    max_tokens: int,
+) -> DatasetWorkload:
+    prompts = scored_prompts(read_rows(file), file, scorer, max_tokens, prompt_field, answer_field)
+    digest = file_sha256(file)
+    identity = DatasetIdentity(file.name, digest[:12], "all", file_sha256=digest)
+    return DatasetWorkload(file.stem, prompts, identity)
+
+
+_IDENTITY: Final = ("dataset", "generation")
+"""The parts of a specification that say which questions there are."""
+_GIVE: Final = "give the share itself, such as golden=0.83"
+
+
+def golden_share(path: str, workload: Workload) -> float:
+    """The share that the file states for the questions of ``workload``.
+
+    ``path`` begins at the current directory. Raises SuiteError where the file has no share of just these
+    questions, or more than one.
+    """
+    file = Path(path).expanduser()
+    try:
+        content = parse_json(read_bytes(file))
+        if isinstance(content, dict) and "schema_version" in content:
+            return _of_report(read_report(file), path, workload)
+    except (OSError, ValueError, StoreError) as error:
+        why = getattr(error, "strerror", None) or getattr(error, "what", None) or error
+        raise SuiteError(f"cannot be read: {why}", where=f"golden {shown(path)}", remedy=_GIVE) from error
+    return _listed(content, path, workload)
+
+
+def _listed(content: Any, path: str, workload: Workload) -> float:
+    share = content.get(workload.name) if isinstance(content, dict) else None
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        what = f"states no share from 0 to 1 for {workload.name!r}"
+        remedy = f'write {{"{workload.name}": 0.83}}, or name the report.json of a session'
+        raise SuiteError(what, where=f"golden {shown(path)}", remedy=remedy)
+    return float(share)
+
+
+def _of_report(report: Report, path: str, workload: Workload) -> float:
+    asked = {name: workload.specification().get(name) for name in _IDENTITY}
+    entries = [each for each in report.tests if each.test == "accuracy" and _share(each) is not None]
+    alike = [each for each in entries if each.workload is not None and _identity(each) == asked]
+    shares = {_share(each) for each in alike}
+    if len(shares) == 1 and (share := shares.pop()):
+        return share
+    listed = ", ".join(each.nodeid for each in alike or entries) or "no test with a share"
+    what = (
+        f"its tests have {len(shares)} shares of right answers to these questions: {listed}"
+        if alike
+        else f"no accuracy test in it was measured with the questions of {workload.name!r}; it has {listed}"
+    )
+    raise SuiteError(what, where=f"golden {shown(path)}", remedy=_GIVE)
+
+
+def _share(entry: TestEntry) -> float | None:
+    found = entry.metrics.get(ACCURACY_OF_SET)
+    return None if found is None else found.point
+
+
+def _identity(entry: TestEntry) -> dict[str, Any]:
+    assert entry.workload is not None
+    return {name: entry.workload.specification.get(name) for name in _IDENTITY}

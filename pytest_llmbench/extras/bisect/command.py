@@ -1,23 +1,35 @@
-"""The command: builds and measures commits, until one is known to have made the figure worse."""
+"""The command: builds and measures commits, until one is known to have made the figure worse.
+
+Each commit is checked out and built in a work tree of its own; the user's own work tree and branches stay as
+they are.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import shutil
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, made_alike, matched
 from pytest_llmbench.compare.regression import better_of, compared
-from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
 from pytest_llmbench.extras.bisect.culprit import Bisection, Suspects
-from pytest_llmbench.extras.bisect.measuring import Wanted, measured
-from pytest_llmbench.extras.bisect.state import State, state_of
-from pytest_llmbench.extras.bisect.trees import Trees, git, line_of, short
 from pytest_llmbench.harness.history.sessions import print_lines, refused
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model import numbers
+from pytest_llmbench.reports.vocabulary import headline_names
+from pytest_llmbench.store.baselines import BaselineTest, read_baseline, saved_baselines
+from pytest_llmbench.store.files import read_object, write_text
 from pytest_llmbench.store.objects import plain_object
 
 FOUND, NOT_FOUND = 0, 1
@@ -267,3 +279,248 @@ def _searched(search: _Search, most: int) -> int:
     if search.is_over(found):
         search.trees.remove()
     return status
+
+
+_SAME = [name for name in (*REQUIRED, *IF_KNOWN) if not str(name).startswith("sut.")]
+"""What has to agree: the load and the machine. What a system says of itself may change with its commits."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is measured."""
+
+    arguments: Sequence[str]
+    """The arguments of pytest."""
+    below: str
+    """The folder of the repository that pytest runs in; empty: its root."""
+    test: str | None
+    metric: str | None
+
+
+def measured(tree: Path, folder: Path, wanted: Wanted, state: State) -> float | str:
+    """The metric of the commit in ``tree``, or why there is none. ``folder``: of the bisection. The first
+    measurement says which test and metric ``state`` is of.
+
+    SuiteError where what was asked for cannot be had of any commit.
+    """
+    sessions, log = folder / "session", folder / "pytest.txt"
+    shutil.rmtree(sessions, ignore_errors=True)
+    inside = tree / wanted.below
+    command = [sys.executable, "-m", "pytest", *wanted.arguments]
+    command += ["--llm-save=bisect", f"--llm-storage={sessions}"]
+    with log.open("wb") as file:
+        ran = subprocess.run(
+            command,
+            cwd=inside if inside.is_dir() else tree,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            check=False,
+        )
+    saved = saved_baselines(sessions)
+    if not saved:
+        return f"pytest ended with status {ran.returncode} and saved nothing, see {log}"
+    try:
+        tests = read_baseline(saved[-1]).tests
+    except StoreError as error:
+        return error.what
+    if not state.test:
+        _chosen(tests, wanted, state)
+    return _value(tests, state)
+
+
+def _chosen(tests: Sequence[BaselineTest], wanted: Wanted, state: State) -> None:
+    """Fill in what the bisection is about."""
+    named = [test for test in tests if wanted.test in (None, test.nodeid)]
+    if len(named) != 1:
+        there = ", ".join(test.nodeid for test in tests)
+        raise SuiteError(
+            f"one test is to be bisected, and there are: {there}",
+            where="bisect" if wanted.test is None else f"--test {shown(wanted.test)}",
+            remedy="give its id with --test, or select it with -k",
+        )
+    test = named[0]
+    names = [name for name in test.by_run if better_of(name) is not None]
+    chosen = wanted.metric or next(iter(headline_names(test.test, names)), None)
+    if chosen not in names:
+        raise SuiteError(
+            f"{test.nodeid} has no such metric with a better direction; it has {', '.join(names)}",
+            where=f"--metric {shown(chosen)}",
+            remedy="give one of them with --metric",
+        )
+    state.test, state.metric, state.identity = test.nodeid, chosen, test.identity
+
+
+def _value(tests: Sequence[BaselineTest], state: State) -> float | str:
+    """Geometric mean over the runs of the session, which are one measurement: they share its weather."""
+    test = next((each for each in tests if each.nodeid == state.test), None)
+    if test is None:
+        return f"it has no results of {state.test}"
+    differs = (
+        *matched(state.identity, test.identity, required=_SAME).mismatches,
+        *made_alike(state.metric, state.identity, test.identity).mismatches,
+    )
+    if differs:
+        return f"it measures something else: {'; '.join(differs)}"
+    values = test.by_run.get(state.metric, [])
+    known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return f"{state.metric} is undefined or not above zero"
+    return math.exp(math.fsum(map(math.log, known)) / len(known))
+
+
+_NAME = "bisect.json"
+
+
+class State(BaseModel):
+    """What was asked, and what has been found so far."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    asked: dict[str, Any]
+    """What the bisection is of: commits, build command, arguments of pytest, metric."""
+    test: str = ""
+    """The test whose metric is looked at; empty: nothing is measured yet."""
+    metric: str = ""
+    identity: dict[str, Any] = {}
+    """What the first measurement was of."""
+    measured: list[tuple[str, float]] = []
+    """Commit and value, in the order of the measurements."""
+    failed: dict[str, list[str]] = {}
+    """Commit → why it could not be built or measured, each time."""
+
+    def save(self, folder: Path) -> None:
+        write_text(folder / _NAME, self.model_dump_json(indent=1) + "\n")
+
+
+def state_of(folder: Path, asked: dict[str, Any]) -> State:
+    """The state in a folder, or a new one. SuiteError where it is of another bisection."""
+    path = folder / _NAME
+    if not path.exists():
+        return State(asked=asked)
+    remedy = f"remove {folder}, or name another folder with --state"
+    content = read_object(path, "state of a bisection", absent=remedy, damaged=remedy)
+    try:
+        found = State.model_validate(content)
+    except ValidationError as error:
+        raise StoreError(
+            f"no whole state of a bisection: {error.errors()[0]['msg']}", where=str(path), remedy=remedy
+        ) from error
+    if found.asked != json.loads(json.dumps(asked)):
+        differs = [name for name in asked if found.asked.get(name) != asked[name]]
+        raise SuiteError(
+            f"there is a bisection with other arguments: {', '.join(differs)}",
+            where=str(path),
+            remedy=remedy,
+        )
+    return found
+
+
+_BUILT = "built"
+_DIGITS = 12
+
+
+def short(commit: str) -> str:
+    return commit[:_DIGITS]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """The output of a Git command. SuiteError, with what Git says, if it fails."""
+    try:
+        ran = subprocess.run(
+            ["git", *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise SuiteError(f"git cannot be run: {error.strerror}", remedy="install Git") from None
+    if ran.returncode:
+        told = " ".join(ran.stderr.decode(errors="replace").split())
+        raise SuiteError(told or f"git ended with status {ran.returncode}", where=f"git {arguments[0]}")
+    return ran.stdout.decode(errors="surrogateescape").strip()
+
+
+def line_of(folder: Path, good: str, bad: str) -> list[str]:
+    """The commits from the good to the bad one, along first parents: a merge stands for what it brought.
+
+    SuiteError where one is no commit, or the good one is no ancestor of the bad one.
+    """
+    first, last = (
+        git(folder, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}") for name in (good, bad)
+    )
+    if first == last or git(folder, "merge-base", first, last) != first:
+        raise SuiteError(
+            f"{good} is no ancestor of {bad}",
+            where="bisect",
+            remedy="give the good commit first, then a bad one that was made from it",
+        )
+    between = git(folder, "rev-list", "--first-parent", "--reverse", f"{first}..{last}")
+    return [first, *between.splitlines()]
+
+
+@dataclass
+class Trees:
+    """Work trees below ``folder``, of which at most ``most`` are kept, beside those of ``always``."""
+
+    repository: Path
+    folder: Path
+    build: str | None
+    most: int
+    always: Collection[str]
+    _used: list[str] = field(default_factory=list)
+    """Commits with a built tree, that of the last use last."""
+
+    def __post_init__(self) -> None:
+        self._used = [
+            path.name for path in self.folder.glob("*") if path.is_dir() and self._marker(path.name).exists()
+        ]
+
+    @property
+    def built(self) -> tuple[str, ...]:
+        return tuple(self._used)
+
+    def path(self, commit: str) -> Path:
+        return self.folder / commit
+
+    def ready(self, commit: str) -> str | None:
+        """Have the commit checked out and built; returns why that failed, None if it is there."""
+        if commit in self._used:
+            self._used.remove(commit)
+            self._used.append(commit)
+            return None
+        self._removed(commit)  # what a killed build has left
+        git(self.repository, "worktree", "add", "--detach", "--force", str(self.path(commit)), commit)
+        log = self.folder.parent / f"build-{short(commit)}.txt"
+        if self.build is not None:
+            with log.open("wb") as file:
+                ran = subprocess.run(
+                    self.build,
+                    shell=True,  # it is a command line of the user's own shell
+                    cwd=self.path(commit),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    check=False,
+                )
+            if ran.returncode:
+                self._removed(commit)
+                return f"--build ended with status {ran.returncode}, see {log}"
+        self._marker(commit).touch()
+        self._used.append(commit)
+        spare = [each for each in self._used if each not in self.always]
+        for old in spare[: -self.most]:
+            self._removed(old)
+        return None
+
+    def remove(self) -> None:
+        for commit in [path.name for path in self.folder.glob("*") if path.is_dir()]:
+            self._removed(commit)
+
+    def _marker(self, commit: str) -> Path:
+        return self.folder / f"{commit}.{_BUILT}"
+
+    def _removed(self, commit: str) -> None:
+        self._marker(commit).unlink(missing_ok=True)
+        if commit in self._used:
+            self._used.remove(commit)
+        if self.path(commit).exists():
+            shutil.rmtree(self.path(commit))
+        git(self.repository, "worktree", "prune")

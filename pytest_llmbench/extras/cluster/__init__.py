@@ -16,6 +16,6 @@ EXTRA = Extra(
             "kv_transfer_gb_per_s",
             "kv_transfer_latency_us",
         ),
-        "pytest_llmbench.extras.cluster.options:ClusterOptions",
+        "pytest_llmbench.extras.cluster.engines:ClusterOptions",
     )
 )

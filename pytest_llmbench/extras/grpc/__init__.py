@@ -6,8 +6,8 @@ from pytest_llmbench.registry import Extra, Transport
 
 _HERE = "pytest_llmbench.extras.grpc"
 _DIALECTS = {
-    "vllm-grpc": f"{_HERE}.vllm:VLLMOverGrpc",
-    "sglang-grpc": f"{_HERE}.sglang:SGLangOverGrpc",
+    "vllm-grpc": f"{_HERE}.token_stream:VLLMOverGrpc",
+    "sglang-grpc": f"{_HERE}.token_stream:SGLangOverGrpc",
     "kserve-grpc": f"{_HERE}.kserve:KServeOverGrpc",
 }
 OVER_GRPC = tuple(_DIALECTS)
@@ -23,10 +23,10 @@ EXTRA = Extra(
             dialects=_DIALECTS,
             carry=f"{_HERE}.transport:carry",
             preflight={
-                "call": f"{_HERE}.exchange:call",
-                "introduced": f"{_HERE}.services:introduced",
-                "loading": f"{_HERE}.services:says_it_is_loading",
-                "status": f"{_HERE}.status:CallStatus",
+                "call": f"{_HERE}.preflight:call",
+                "introduced": f"{_HERE}.preflight:introduced",
+                "loading": f"{_HERE}.preflight:says_it_is_loading",
+                "status": f"{_HERE}.messages:CallStatus",
             },
             faces={"engine": f"{_HERE}.engine_face:GrpcServer"},
         ),

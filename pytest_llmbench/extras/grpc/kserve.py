@@ -19,7 +19,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
-from pytest_llmbench.extras.grpc.protobuf import message_in, refuse_no_stream, utf8_prompt
+from pytest_llmbench.extras.grpc.messages import message_in, refuse_no_stream, utf8_prompt
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, set_error
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text

@@ -7,6 +7,20 @@ SGLang; the ids themselves mean the same with both. Of several outputs each has 
 
 There is no text. A message with ids is output that can be seen, whatever the ids stand for: appendix B.1
 has T_first at the first message with a token, and nobody can tell white space or a thought by an id.
+
+vLLM's own gRPC service: ``vllm.grpc.engine.VllmEngine/Generate``, from text or token ids to token ids.
+
+Sampling parameters that are not set have the defaults of vLLM's ``SamplingParams``; temperature and
+``max_tokens`` are always set. A ``max_tokens`` beyond the context is cut without a word.
+
+Source: vllm_engine.proto of the package smg-grpc-proto, 0.4.28; the servicer of smg-grpc-servicer.
+
+SGLang's gRPC service: ``sglang.grpc.scheduler.SglangScheduler/Generate``, from token ids to token ids.
+
+It goes to the scheduler, which has no tokenizer: a prompt is token ids. Sampling parameters that are not set
+are 0 there and not the defaults of SGLang, so those that must not be 0 are sent.
+
+Source: sglang_scheduler.proto of the package smg-grpc-proto, 0.4.28; the servicer of smg-grpc-servicer.
 """
 
 from __future__ import annotations
@@ -14,11 +28,18 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from google.protobuf.message import Message
+from smg_grpc_proto.generated import sglang_scheduler_pb2 as sglang_pb
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm_pb
 
-from pytest_llmbench.extras.grpc.protobuf import message_in
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.grpc.messages import add_fields, message_in, utf8_prompt
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, Usage, finish_reason
-from pytest_llmbench.wire.dialect import DialectDefaults
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions
+from pytest_llmbench.wire.openai_chat import token_prompt
 from pytest_llmbench.wire.sse import SSEEvent
+
+_SGLANG_OWN = ("request_id", "tokenized", "input_embeds")
 
 
 class TokenStreamOverGrpc(DialectDefaults):
@@ -61,3 +82,49 @@ def ids_in(event: SSEEvent, response: type[Message]) -> Chunk:
     else:
         chunk.finish_reason = finish_reason(said.finish_reason)
     return chunk
+
+
+_VLLM_OWN = ("request_id", "text", "tokenized")
+
+
+class VLLMOverGrpc(TokenStreamOverGrpc):
+    name = "vllm-grpc"
+    path = "/vllm.grpc.engine.VllmEngine/Generate"
+    messages = vllm_pb
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        body = vllm_pb.GenerateRequest(stream=True)
+        sampling = body.sampling_params
+        sampling.max_tokens, sampling.temperature = request.max_tokens, request.temperature
+        sampling.ignore_eos = options.ignore_eos
+        if options.prompt_form == "text":
+            body.text = utf8_prompt(request)
+        else:
+            body.tokenized.input_ids.extend(token_prompt(request))
+        if options.extra_body:
+            add_fields(body, sampling, options.extra_body, _VLLM_OWN, self.name)
+        return bytes(body.SerializeToString())
+
+
+class SGLangOverGrpc(TokenStreamOverGrpc):
+    name = "sglang-grpc"
+    path = "/sglang.grpc.scheduler.SglangScheduler/Generate"
+    messages = sglang_pb
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        if options.prompt_form != "token_ids":
+            raise SuiteError(
+                f"{self.name} takes token ids, not text",
+                where="--llm-api",
+                remedy='send token ids: request.prompt = "token_ids" in the SUT file (--llm-sut)',
+            )
+        body = sglang_pb.GenerateRequest(stream=True)
+        sampling = body.sampling_params
+        sampling.max_new_tokens, sampling.temperature = request.max_tokens, request.temperature
+        sampling.top_p, sampling.top_k, sampling.repetition_penalty, sampling.n = 1.0, -1, 1.0, 1
+        sampling.skip_special_tokens = sampling.spaces_between_special_tokens = True
+        sampling.ignore_eos = options.ignore_eos
+        body.tokenized.input_ids.extend(token_prompt(request))
+        if options.extra_body:
+            add_fields(body, sampling, options.extra_body, _SGLANG_OWN, self.name)
+        return bytes(body.SerializeToString())

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_llmbench.extras.grpc.messages import prefixed
-from pytest_llmbench.extras.grpc.status import CallStatus, status_of
+from pytest_llmbench.extras.grpc.messages import CallStatus, prefixed, status_of
 from pytest_llmbench.extras.http2.client import Stream, request_bytes
 from pytest_llmbench.extras.http2.transport import Http2Pool
 from pytest_llmbench.generator.http.opener import Opener

@@ -18,7 +18,7 @@ EXTRA = Extra(
             title="HTTP/2",
             carry=f"{_HERE}.transport:carry",
             note="over_http2",
-            preflight={"agree": f"{_HERE}.agreement:agree_on_http2"},
+            preflight={"agree": f"{_HERE}.transport:agree_on_http2"},
             faces={"known_delay": f"{_HERE}.known_delay:Http2Side"},
         ),
     ),

@@ -13,8 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.extras.integrity.checks import CHECKS, Check, fewest_prompts, replies_of
-from pytest_llmbench.extras.integrity.prompts import AuditPrompts, Kind
+from pytest_llmbench.extras.integrity.checks import (
+    CHECKS,
+    AuditPrompts,
+    Check,
+    Kind,
+    fewest_prompts,
+    replies_of,
+)
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void

@@ -12,17 +12,17 @@ _HERE = "pytest_llmbench.extras.non_generative"
 
 EXTRA = Extra(
     document_dialects={
-        "openai-embeddings": f"{_HERE}.openai_embeddings:OpenAIEmbeddings",
-        "rerank": f"{_HERE}.rerank:Rerank",
-        "score": f"{_HERE}.score:Score",
-        "logprobs": f"{_HERE}.logprobs:LogProbs",
+        "openai-embeddings": f"{_HERE}.dialects:OpenAIEmbeddings",
+        "rerank": f"{_HERE}.dialects:Rerank",
+        "score": f"{_HERE}.dialects:Score",
+        "logprobs": f"{_HERE}.dialects:LogProbs",
     },
-    decoders={"json": f"{_HERE}.document:DocumentDecoder"},
+    decoders={"json": f"{_HERE}.dialects:DocumentDecoder"},
     tests={"non_generative": f"{_HERE}.procedure:TEST"},
     main_metrics={"non_generative": f"{_HERE}.procedure:MAIN_METRICS"},
     metrics={
-        "latency": f"{_HERE}.metrics:LATENCY",
-        "latency_scheduled": f"{_HERE}.metrics:LATENCY_SCHEDULED",
+        "latency": f"{_HERE}.procedure:LATENCY",
+        "latency_scheduled": f"{_HERE}.procedure:LATENCY_SCHEDULED",
     },
     sentences={"non_generative": f"{_HERE}:SENTENCES"},
     engine_apis={"documents": f"{_HERE}.engine_face:DocumentFace"},

@@ -17,17 +17,15 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
-from pytest_llmbench.methodology.measuring.one_load import (
-    intended,
-    one_load_plans,
-    one_load_procedure,
-)
+from pytest_llmbench.methodology.measuring.one_load import intended, one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
+from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
+from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
@@ -209,3 +207,11 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
+
+LATENCY = MetricDefinition(
+    "latency", "Latency", "ms", "lower", "last byte of the reply - T_submit", "non_generative", STATISTICS
+)
+LATENCY_SCHEDULED = MetricDefinition(
+    "latency_scheduled", "Latency from the schedule", "ms", "lower", "last byte of the reply - T_scheduled",
+    "non_generative", STATISTICS,
+)  # fmt: skip

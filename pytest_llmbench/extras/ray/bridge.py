@@ -35,13 +35,15 @@ from pytest_llmbench.extras.ray.clocks import (
     shifted_done,
     shifted_records,
 )
-from pytest_llmbench.extras.ray.cluster import WHERE, Cluster, Lost
-from pytest_llmbench.extras.ray.messages import (
+from pytest_llmbench.extras.ray.cluster import (
+    WHERE,
     AskClocks,
     Clocks,
+    Cluster,
     Join,
     Joined,
     KillWorker,
+    Lost,
     Refused,
     StartWorkers,
     WorkersStarted,

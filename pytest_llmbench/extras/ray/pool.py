@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.extras.ray.cluster import WHERE, absent
-from pytest_llmbench.extras.ray.messages import (
+from pytest_llmbench.extras.ray.cluster import (
+    WHERE,
     AskClocks,
     Clocks,
     Join,
@@ -30,6 +30,7 @@ from pytest_llmbench.extras.ray.messages import (
     Refused,
     StartWorkers,
     WorkersStarted,
+    absent,
     ending_file,
 )
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator

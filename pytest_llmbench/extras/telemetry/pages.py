@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.extras.telemetry.accelerators import MIB, throttled_of
+from pytest_llmbench.extras.telemetry.host import MIB, throttled_of
 from pytest_llmbench.extras.telemetry.reading import Reading, SourceError
 from pytest_llmbench.model.telemetry import Kind, Quantity
 from pytest_llmbench.probes.access import Access

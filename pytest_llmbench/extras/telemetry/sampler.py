@@ -20,8 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from pytest_llmbench.extras.telemetry.command import MOST_BYTES, readings_of_line
-from pytest_llmbench.extras.telemetry.reading import Reading, Source, SourceError
+from pytest_llmbench.extras.telemetry.reading import (
+    MOST_BYTES,
+    Reading,
+    Source,
+    SourceError,
+    readings_of_line,
+)
 
 _NICE = 5
 
@@ -92,8 +97,7 @@ def sources(wanted: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Source]]
 
         yield without_query(url), lambda url=url: MachinePage(url)  # type: ignore[misc]
     if wanted["this_host"]:
-        from pytest_llmbench.extras.telemetry.accelerators import AmdSmi, Nvml
-        from pytest_llmbench.extras.telemetry.host import Host, Rapl
+        from pytest_llmbench.extras.telemetry.host import AmdSmi, Host, Nvml, Rapl
 
         yield Nvml.name, Nvml
         yield AmdSmi.name, AmdSmi

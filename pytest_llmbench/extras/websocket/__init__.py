@@ -15,10 +15,10 @@ EXTRA = Extra(
             schemes=("ws", "wss"),
             dialects={"openai-responses": f"{_HERE}.openai_responses:ResponsesOverWebSocket"},
             carry=f"{_HERE}.transport:carry",
-            ask=f"{_HERE}.exchange:ask",
+            ask=f"{_HERE}.transport:ask",
             faces={
                 "engine": f"{_HERE}.engine_face:WebSocketFace",
-                "uvicorn": f"{_HERE}.engine_protocol:StampingWebSocket",
+                "uvicorn": f"{_HERE}.engine_face:StampingWebSocket",
                 "known_delay": f"{_HERE}.known_delay:WebSocketSide",
             },
         ),

@@ -7,6 +7,7 @@ import math
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,9 @@ from plugin_suite import SMALL_WARMUP
 from pytest_apart import WITHOUT_OTHERS
 
 from pytest_llmbench.__main__ import main
-from pytest_llmbench.extras.bisect import command, measuring
+from pytest_llmbench.extras.bisect import command
+from pytest_llmbench.extras.bisect.command import State, Trees, line_of
 from pytest_llmbench.extras.bisect.culprit import Bisection, Suspects
-from pytest_llmbench.extras.bisect.state import State
-from pytest_llmbench.extras.bisect.trees import Trees, line_of
 
 SUITE = """
 from pathlib import Path
@@ -150,7 +150,9 @@ def test_a_planted_commit_is_found_in_replay_and_a_second_call_goes_on(
     suite = pytester.makepyfile(test_gate=SUITE)
     pytester.makeconftest(SMALL_WARMUP)
 
-    def in_this_process(command: list[str], cwd: Path, **_: object) -> SimpleNamespace:
+    def in_this_process(command: Any, cwd: Path, **rest: Any) -> Any:
+        if command[1:3] != ["-m", "pytest"]:
+            return subprocess.run(command, cwd=cwd, **rest)
         # The start of a process takes most of the time of such a session.
         with monkeypatch.context() as within:
             within.chdir(cwd)
@@ -164,7 +166,9 @@ def test_a_planted_commit_is_found_in_replay_and_a_second_call_goes_on(
     given = ["bisect", "main~4", "main", "--build=test ! -s broken", "--metric=ttft.p50"]
     of_pytest = ["--", str(suite), "-p", "no:cacheprovider", *WITHOUT_OTHERS, "--llm-scale=quick"]
     assert main([*given, "--max-runs=1", *of_pytest]) == 1  # in a process of its own
-    monkeypatch.setattr(measuring, "subprocess", SimpleNamespace(run=in_this_process, DEVNULL=None))
+    monkeypatch.setattr(
+        command, "subprocess", SimpleNamespace(run=in_this_process, DEVNULL=subprocess.DEVNULL)
+    )
     assert main([*given, "--keep=1", *of_pytest]) == 0
     said = capsys.readouterr().out
     assert "undecided after 1 run of 1 commit: 4 of 4 left" in said

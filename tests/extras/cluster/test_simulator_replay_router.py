@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.extras.cluster.router import RouterPolicy
+from pytest_llmbench.extras.cluster.engines import RouterPolicy
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import (

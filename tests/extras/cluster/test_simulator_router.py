@@ -9,8 +9,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.cluster import EXTRA
-from pytest_llmbench.extras.cluster.options import ClusterOptions
-from pytest_llmbench.extras.cluster.router import Router, RouterPolicy
+from pytest_llmbench.extras.cluster.engines import ClusterOptions, Router, RouterPolicy
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine

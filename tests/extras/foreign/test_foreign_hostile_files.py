@@ -9,7 +9,7 @@ import pytest
 from hostile_things import THINGS, within
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.extras.foreign.reading import read_foreign
+from pytest_llmbench.extras.foreign.comparing import read_foreign
 from pytest_llmbench.extras.foreign.recipe_files import read_recipes
 from pytest_llmbench.store.baselines import read_baseline
 

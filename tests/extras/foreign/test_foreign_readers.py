@@ -12,8 +12,8 @@ import pytest
 from foreign_files import CANARY, MAKERS, aiperf, guidellm, inference_perf, sglang, text, vllm
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.extras.foreign.comparing import read_foreign
 from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, ForeignResults, ForeignRun
-from pytest_llmbench.extras.foreign.reading import read_foreign
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.extras.grpc.messages import MessageDecoder, prefixed
-from pytest_llmbench.extras.grpc.status import CallStatus, status_of
+from pytest_llmbench.extras.grpc.messages import CallStatus, MessageDecoder, prefixed, status_of
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
 

@@ -15,7 +15,7 @@ from http2_script import Peer, answers, only_http2, peers
 from scripted_server import ScriptedServer, plain, reply
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.extras.http2.agreement import agree_on_http2
+from pytest_llmbench.extras.http2.transport import agree_on_http2
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.endpoint import examine
 

@@ -13,8 +13,15 @@ from pytest_llmbench.__main__ import main
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.integrity import procedure
-from pytest_llmbench.extras.integrity.checks import CHECKS, replies_of
-from pytest_llmbench.extras.integrity.prompts import LOADED, NEW, PUBLISHED, REPEATED, AuditPrompts
+from pytest_llmbench.extras.integrity.checks import (
+    CHECKS,
+    LOADED,
+    NEW,
+    PUBLISHED,
+    REPEATED,
+    AuditPrompts,
+    replies_of,
+)
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.error_budget import Budget

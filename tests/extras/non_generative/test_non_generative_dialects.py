@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.extras.non_generative.document import DocumentDecoder
+from pytest_llmbench.extras.non_generative.dialects import DocumentDecoder
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect

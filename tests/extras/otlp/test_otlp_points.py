@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmbench.extras.otlp.points import points
+from pytest_llmbench.extras.otlp import points
 
 
 def _entry(

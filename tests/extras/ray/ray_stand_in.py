@@ -18,8 +18,7 @@ from typing import Any
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.extras.ray import bridge
 from pytest_llmbench.extras.ray import pool as ray_pool
-from pytest_llmbench.extras.ray.cluster import Lost
-from pytest_llmbench.extras.ray.messages import Join, Joined, Refused
+from pytest_llmbench.extras.ray.cluster import Join, Joined, Lost, Refused
 from pytest_llmbench.extras.ray.worker_actor import Greeting, WorkerActor
 from pytest_llmbench.generator.workers.protocol import Line
 

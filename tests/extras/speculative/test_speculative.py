@@ -12,7 +12,7 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.extras.speculative import procedure
-from pytest_llmbench.extras.speculative.acceptance import acceptance_of, by_replies, by_stream
+from pytest_llmbench.extras.speculative.procedure import acceptance_of, by_replies, by_stream
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.execution.drive import drive

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
-from pytest_llmbench.extras.stores import git_branch
-from pytest_llmbench.extras.stores.git_branch import GitBranch, store
+from pytest_llmbench.extras import stores
+from pytest_llmbench.extras.stores import GitBranch, store
 
 FIRST, SECOND = "Linux-64bit/0001_main.json", "Linux-64bit/0002_main.json"
 
@@ -81,7 +81,7 @@ def test_whoever_is_late_commits_on_top_of_the_other(monkeypatch: pytest.MonkeyP
 
 
 def test_a_branch_that_cannot_be_moved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git_branch, "_MOST_TRIES", 1)
+    monkeypatch.setattr(stores, "_MOST_TRIES", 1)
     git("remote", "add", "origin", "../nowhere")
     with pytest.raises(StoreError, match="nowhere"):
         store("origin/history").names()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.extras.telemetry.energy import Energy, energy
+from pytest_llmbench.extras.telemetry.metrics import Energy, energy
 from pytest_llmbench.model.telemetry import DeviceSeries
 
 S = 1_000_000_000

@@ -16,7 +16,7 @@ import pytest
 from served_load import PATIENT
 from waiting import wait_for
 
-from pytest_llmbench.extras.telemetry.energy import energy
+from pytest_llmbench.extras.telemetry.metrics import energy
 from pytest_llmbench.extras.telemetry.sampling import SampledExecutor, Sampler, sampled
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.extras.telemetry.accelerators import AmdSmi, Nvml
-from pytest_llmbench.extras.telemetry.command import readings_of_line
-from pytest_llmbench.extras.telemetry.host import Host, Rapl
+from pytest_llmbench.extras.telemetry.host import AmdSmi, Host, Nvml, Rapl
 from pytest_llmbench.extras.telemetry.pages import readings_of
-from pytest_llmbench.extras.telemetry.reading import Reading, SourceError
+from pytest_llmbench.extras.telemetry.reading import Reading, SourceError, readings_of_line
 
 DCGM = """\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).

@@ -36,8 +36,7 @@ from websocket_script import (
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT, Frame
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.extras.websocket.messages import MessageReader
-from pytest_llmbench.extras.websocket.transport import WebSocket
+from pytest_llmbench.extras.websocket.transport import MessageReader, WebSocket
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange

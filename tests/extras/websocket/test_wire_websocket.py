@@ -13,7 +13,7 @@ from websocket_script import BOOM, completed, created, delta, fragments, frame, 
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.extras.websocket.messages import MessageReader, Received, text_frame
+from pytest_llmbench.extras.websocket.transport import MessageReader, Received, text_frame
 from pytest_llmbench.http_client import http_beside, is_websocket
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import dialect_at
