@@ -510,7 +510,7 @@ class LoadPlan:
     much."""
     watched: bool = True
     """Whether this load is watched for a SUT that stops answering. False for a share of a load, whose
-    coordinator sees all ends."""
+    coordinator sees all ends, and where it is measured how long the SUT is away."""
     looks: Looks | None = None
     """The rule for ending the load when every objective is decided; ``requests`` and the ceiling are then the
     most. None: no looks."""

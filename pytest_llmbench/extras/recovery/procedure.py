@@ -175,17 +175,17 @@ def result(
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The runs of the load, with the event in each."""
-    return tuple(_eventful(parameters, plan) for plan in one_load_plans(parameters, setting))
+    """The runs of the load, disturbed."""
+    return tuple(_disturbed(parameters, plan) for plan in one_load_plans(parameters, setting))
 
 
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """The procedure of one load, with the event in each run of it."""
+    """The procedure of one load, disturbed in each run of it."""
     steps = one_load_procedure(result)(parameters, setting)
     try:
         plan = next(steps)
         while True:
-            plan = steps.send((yield _eventful(parameters, plan)))
+            plan = steps.send((yield _disturbed(parameters, plan)))
     except StopIteration as stop:
         made: TestResult = stop.value
         return made
@@ -193,8 +193,11 @@ def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
         steps.close()
 
 
-def _eventful(parameters: Parameters, plan: LoadPlan) -> LoadPlan:
-    if parameters.event is None or plan.phase is not Phase.MEASURE:
+def _disturbed(parameters: Parameters, plan: LoadPlan) -> LoadPlan:
+    if plan.phase is not Phase.MEASURE:
+        return plan
+    plan = plan.with_(watched=False)  # engines take minutes to load a model, and nobody answers meanwhile
+    if parameters.event is None:
         return plan
     return plan.with_(event=parameters.event, event_at_s=parameters.event_at_s)
 

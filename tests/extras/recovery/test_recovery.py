@@ -166,6 +166,16 @@ def test_a_crash_takes_as_long_as_the_engine_and_another_replica_takes_over(
     assert not [finding.id for finding in result.findings if finding.voids and not finding.ok]
 
 
+def test_a_restart_may_take_longer_than_other_loads_wait_for_an_answer() -> None:
+    crash = "fast?fault=crash&fault_from=60&fault_count=1&recovery_ms=45000"
+    result = ReplayedSUT(crash).measure(
+        TEST, rate=20, burstiness=EVEN, arrival="gamma", prompts=1200, workload=SAME, holds=[P90],
+        window_s=1.0, runs=1,
+    )  # fmt: skip
+    assert result.observations[0].interrupted is None
+    assert result.metrics["time_to_recovery"].point == pytest.approx(45.0, abs=0.4)
+
+
 def test_the_time_begins_with_the_event_and_without_one_there_is_none() -> None:
     asked = {"rate": 20, "prompts": 200, "workload": SAME, "window_s": 2.0, "event": "true", "event_at_s": 4}
     crash = "fast?fault=crash&fault_from=80&fault_count=1&recovery_ms=3000"
