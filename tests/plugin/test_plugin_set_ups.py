@@ -132,3 +132,28 @@ def test_the_plan_says_what_is_shared_within_a_set_up(suite: Suite, scope: str, 
     assert told.count("loads shared with") == shared
     suite.measure("replay").assert_outcomes(passed=4)
     assert sum(test["shared"] for test in suite.report["tests"]) == shared
+
+
+def test_a_server_that_does_not_start_is_told_without_our_code(suite: Suite) -> None:
+    suite.write(
+        """
+        import pytest
+        from pytest_llmbench import SUT, launched_server, llmbench
+
+        @pytest.fixture(scope="session")
+        def llm_sut():
+            with launched_server(["sh", "-c", "echo no such model; exit 3", "{port}"]) as server:
+                yield SUT(server.url)
+
+        @llmbench.ttft(rate=20)
+        def test_one(): ...
+
+        @llmbench.ttft(rate=20)
+        def test_two(): ...
+        """
+    )
+    ran = suite.run()
+    ran.assert_outcomes(errors=2)
+    told = ["*ended with exit code 3 before it was healthy", "*| no such model", "*start it by hand*"]
+    ran.stdout.fnmatch_lines([*told, *told])
+    ran.stdout.no_fnmatch_line("*launched.py*")
