@@ -564,12 +564,14 @@ def _adapters(value: Any) -> list[str]:
     shares = isinstance(value, Mapping)
     if not value or not (shares or _is_list(value)):
         return [f"must be {{'sql': 0.6, 'chat': 0.3}} or a list of names, got {shown(value)}"]
-    if wrong := [shown(name) for name in value if not isinstance(name, str) or not name]:
-        return [f"has the name {name}: give the name that the server lists" for name in wrong]
+    unnamed = [shown(name) for name in value if not isinstance(name, str) or not name]
+    found = [f"has the name {name}: give the name that the server lists" for name in unnamed]
     if not shares:
-        return [] if len(set(value)) == len(value) else [f"must be different names, got {shown(value)}"]
-    found = [f"of {shown(name)} {wrong}" for name, each in value.items() for wrong in _share(each)]
-    found += [f"of {shown(name)} must be above 0" for name, each in value.items() if not found and not each]
+        twice = not found and len(set(value)) < len(value)
+        return [f"must be different names, got {shown(value)}"] if twice else found
+    for name, each in value.items():
+        wrong = _share(each) or ([] if each else ["must be above 0"])
+        found += [f"of {shown(name)} {one}" for one in wrong]
     if not found and (total := math.fsum(value.values())) > 1 + 1e-9:
         found = [f"must have shares of 1 together at most, got {total:g}"]
     return found

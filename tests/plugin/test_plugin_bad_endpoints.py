@@ -94,7 +94,7 @@ ON_SIM = "--llm-endpoint=sim"
 WRONG = {
     "preset": (["--llm-endpoint=sim:fats"], ["unknown preset 'fats'", "did you mean 'fast'"]),
     "endpoint": (["--llm-endpoint=nonsense"], ["nonsense", "supported are http://, https://, sim"]),
-    "second endpoint": ([f"{ON_SIM}", "--llm-endpoint=b=nonsense"], ["'nonsense' is no endpoint"]),
+    "second endpoint": ([f"{ON_SIM}", "--llm-endpoint=b=nonsense"], ["nonsense: not an endpoint"]),
     "baseline": ([ON_SIM, "--llm-baseline-endpoint=sim:fats"], ["unknown preset 'fats'"]),
     "dialect": ([ON_SIM, "--llm-api=foo"], ["unknown API dialect 'foo'", "openai-chat"]),
     "key file": ([ON_SIM, "--llm-api-key-file=/nowhere"], ["file /nowhere with the API key cannot be read"]),

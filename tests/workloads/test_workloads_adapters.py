@@ -82,6 +82,10 @@ def test_a_keyword_of_tests_that_send_the_workload() -> None:
     ("given", "said"),
     [
         ({"a": 0.6, "b": 0.5}, "shares of 1 together at most, got 1.1"),
+        (
+            {"": 0.2, "b": 1.5},
+            "2 mistakes\n  - adapters has the name '': give the name that the server lists\n",
+        ),
         ({"a": 0.0}, "above 0"),
         ({"a": -0.1}, "between 0 and 1"),
         ({"a": "much"}, "must be a number"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pytest_llmbench.errors import shown
 
+T = TypeVar("T")
 _LONGEST_TEXT = 200
 _NAMED = 12
 
@@ -143,12 +144,28 @@ def mean(total: float | None, completed: int | None) -> float | None:
 def list_at(content: Any, name: str, where: str) -> list[dict[str, Any]]:
     """The objects of a list that a field holds, or that ``content`` is; WrongShapeError for anything
     else."""
-    found = content.get(name) if isinstance(content, dict) else content
-    if not isinstance(found, list):
-        raise WrongShapeError(f"no list of {where}{name}: it is {shown(found)}")
-    for number, entry in enumerate(found, start=1):
+    return each_of(content, name, where, lambda _, entry: [entry])
+
+
+def each_of(
+    content: Any, name: str, where: str, read: Callable[[int, dict[str, Any]], Iterable[T]]
+) -> list[T]:
+    """What ``read`` makes of the entries of a list (:func:`list_at`), with their numbers from 1; one
+    WrongShapeError with the mistakes of all entries, a line each."""
+    entries = content.get(name) if isinstance(content, dict) else content
+    if not isinstance(entries, list):
+        raise WrongShapeError(f"no list of {where}{name}: it is {shown(entries)}")
+    found, mistakes = list[T](), list[str]()
+    for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict):
-            raise WrongShapeError(f"entry {number} of {where}{name} is {shown(entry)}: no object")
+            mistakes.append(f"entry {number} of {where}{name} is {shown(entry)}: no object")
+            continue
+        try:
+            found += read(number, entry)
+        except WrongShapeError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise WrongShapeError("\n".join(mistakes))
     return found
 
 

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.extras.foreign import tool_words as words
-from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, list_at, object_at
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, each_of, list_at, object_at
 from pytest_llmbench.extras.foreign.recipes import Recipe, Server, Words, recipes_of
 from pytest_llmbench.extras.foreign.tool_words import GUIDELLM
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, parse_yaml, read_bytes
@@ -52,7 +52,7 @@ Folders = Sequence[Path]
 def read_recipes(path: Path, folder: Path) -> tuple[Recipe, ...]:
     """Every recipe in a file. ``folder``: where data sets may lie, beside that of the file.
 
-    SuiteError, naming the entry, for a file of no form that is known here.
+    SuiteError, naming each wrong entry, for a file of no form that is known here.
     """
     where, folders = f"--llm-import {path}", (path.parent, folder)
     try:
@@ -66,7 +66,9 @@ def read_recipes(path: Path, folder: Path) -> tuple[Recipe, ...]:
             found = tuple(of_script(raw.decode(), folders))
     except OSError as error:
         raise SuiteError(f"cannot be read: {error.strerror or error}", where=where, remedy=_REMEDY) from error
-    except (ValueError, SyntaxError) as error:  # WrongShapeError among them
+    except WrongShapeError as error:
+        raise SuiteError.from_mistakes(str(error).split("\n"), where=where, remedy=_REMEDY) from error
+    except (ValueError, SyntaxError) as error:
         raise SuiteError(str(error), where=where, remedy=_REMEDY) from error
     if not found:
         raise SuiteError("it has no tests", where=where, remedy=_REMEDY)
@@ -125,7 +127,8 @@ _OF_LISTS = ("server_environment_variables", "server_parameters", "client_parame
 def _vllm(content: Any, folders: Folders) -> Iterator[Recipe]:
     """vLLM's lists. The scripts beside them start a server for each entry on a port of their own."""
     defaults = object_at(content, "defaults", "the list") if isinstance(content, dict) else {}
-    for number, entry in enumerate(list_at(content, "tests", "the "), start=1):
+
+    def read(number: int, entry: dict[str, Any]) -> Iterator[Recipe]:
         if not entry.keys() & {"test_name", "client_parameters", "parameters"}:
             raise WrongShapeError(f"entry {number} has neither test_name nor client_parameters")
         name = Fields(entry).text("test_name") or f"entry {number}"
@@ -135,7 +138,7 @@ def _vllm(content: Any, folders: Folders) -> Iterator[Recipe]:
         }
         if "parameters" in entry:
             yield from _in_process(name, merged["parameters"], merged["environment_variables"], folders)
-            continue
+            return
         lists = {
             each: value
             for each in ("qps_list", "max_concurrency_list")
@@ -146,6 +149,8 @@ def _vllm(content: Any, folders: Folders) -> Iterator[Recipe]:
         more = _flags({key: value for key, value in server.items() if key not in ("host", "port")})
         launched = _vllm_server(model, more, merged["server_environment_variables"])
         yield from recipes_of(words.VLLM, name, lists | merged["client_parameters"], launched, folders)
+
+    yield from each_of(content, "tests", "the ", read)
 
 
 def _in_process(
@@ -172,11 +177,14 @@ def _perf_eval(content: Any, folders: Folders) -> Iterator[Recipe]:
     server = _vllm_server(
         vllm.get("model"), _split(vllm, "serve_args", "vllm"), object_at(vllm, "env", "vllm")
     )
-    for entry in list_at(object_at(content, "vllm_bench", "the recipe"), "configs", "vllm_bench."):
+
+    def read(_: int, entry: dict[str, Any]) -> Iterator[Recipe]:
         name = Fields(entry).text("name") or "bench"
         given = {key: value for key, value in entry.items() if key != "args"}
         given |= object_at(entry, "args", name) | {"model": vllm.get("model")}
         yield from recipes_of(words.PERF_EVAL, name, given, server, folders)
+
+    yield from each_of(object_at(content, "vllm_bench", "the recipe"), "configs", "vllm_bench.", read)
 
 
 _NO_SETTING = frozenset(
@@ -185,7 +193,7 @@ _NO_SETTING = frozenset(
 
 
 def _tensorrt(content: Any, folders: Folders) -> Iterator[Recipe]:
-    for entry in list_at(content, "server_configs", "the file's "):
+    def read(_: int, entry: dict[str, Any]) -> Iterator[Recipe]:
         fields = Fields(entry, "server_configs")
         name, alias = fields.text("name") or "server", fields.text("model_name") or ""
         model = Path(os.environ.get("LLM_MODELS_ROOT", ""), alias)
@@ -197,9 +205,14 @@ def _tensorrt(content: Any, folders: Folders) -> Iterator[Recipe]:
             tuple((key, value) for key, _, value in variables),
             json.dumps(settings, default=str),  # JSON is YAML
         )  # fmt: skip
-        for client in list_at(entry, "client_configs", f"{name}."):
+
+        def of_client(_: int, client: dict[str, Any]) -> Iterator[Recipe]:
             own = Fields(client).text("name") or "client"
             yield from recipes_of(words.TENSORRT, f"{name}-{own}", client, server, folders)
+
+        yield from each_of(entry, "client_configs", f"{name}.", of_client)
+
+    yield from each_of(content, "server_configs", "the file's ", read)
 
 
 def _inference_perf(content: Any, folders: Folders) -> Iterator[Recipe]:
@@ -218,8 +231,11 @@ def _inference_perf(content: Any, folders: Folders) -> Iterator[Recipe]:
     base |= {renamed.get(key, key): value for key, value in shared.items()}
     if "sweep" in load:
         base["load.sweep"] = True
-    for number, stage in enumerate(list_at(load, "stages", "load."), start=1):
+
+    def read(number: int, stage: dict[str, Any]) -> Iterator[Recipe]:
         yield from recipes_of(words.INFERENCE_PERF, f"stage_{number}", base | stage, None, folders)
+
+    yield from each_of(load, "stages", "load.", read)
 
 
 _READERS: Final[Mapping[str, Callable[[Any, Folders], Iterator[Recipe]]]] = {

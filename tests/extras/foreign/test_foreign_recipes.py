@@ -222,3 +222,21 @@ def test_what_is_of_no_known_form_is_refused(tmp_path: Path, name: str, content:
     with pytest.raises(SuiteError) as refused:
         read(tmp_path, name, content)
     assert told in str(refused.value)
+
+
+def test_the_mistakes_of_all_entries_are_told_at_once(tmp_path: Path) -> None:
+    entries = [
+        {"test_name": "a", "client_parameters": {"num_prompts": "many"}}, "nonsense",
+        {"test_name": "b", "qps_list": ["x"]}, {"test_name": "c", "client_parameters": {"num_prompts": 4}},
+    ]  # fmt: skip
+    with pytest.raises(SuiteError) as refused:
+        read(tmp_path, "x.json", entries)
+    said = str(refused.value)
+    assert "3 mistakes" in said
+    for told in (
+        "- a.num-prompts is 'many'",
+        "- entry 2 of the tests is 'nonsense'",
+        "- b.qps-list.entry is 'x'",
+    ):
+        assert told in said
+    assert said.count("→") == 1
