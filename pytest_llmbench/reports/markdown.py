@@ -12,6 +12,7 @@ It is built from values: text stays text, whatever a server wrote into it.
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -337,7 +338,9 @@ def bullets(texts: Iterable[str]) -> str:
 
 
 def folded(title: str, body: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>\n\n{body}\n</details>\n"
+    """A folded part. Its title is in a block of HTML, where a backslash would be shown."""
+    told = _LIVE.sub("\u200b", html.escape(" ".join(title.split()), quote=False))
+    return f"<details><summary>{told}</summary>\n\n{body}\n</details>\n"
 
 
 def escape(text: str) -> str:

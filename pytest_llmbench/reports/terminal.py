@@ -29,7 +29,7 @@ from pytest_llmbench.reports.document import (
     warnings_of,
     words,
 )
-from pytest_llmbench.reports.first_screen import FirstScreen, counted, first_of, has_systems
+from pytest_llmbench.reports.first_screen import FirstScreen, counted, first_of, has_systems, limits_of
 from pytest_llmbench.reports.vocabulary import metric_label
 
 BRIEF_REASONS = 4
@@ -93,7 +93,7 @@ def brief_lines(entry: Entry, *, width: int = 80, failure_told: bool = False) ->
     asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ == _CALIBRATION]
     if has_systems(test):
         compared = _systems(comparisons.systems(test.tables[comparisons.SYSTEMS]), width)
-    elif failure_told or (test.headline in _QUIET and any(one.get("gated") for one in test.comparisons)):
+    elif failure_told or (test.headline in _QUIET and limits_of(test)):
         compared = []  # The table of all tests has what decided.
     else:
         compared = _comparisons(test, width, verbose=False)

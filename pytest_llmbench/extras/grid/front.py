@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmbench.metrics.definitions import MetricDefinition
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.facts import SUTFact
+from pytest_llmbench.model.numbers import change, number
 
 NAME: Final = "grid"
 PER_USER: Final = "output_tokens_per_user_second"
@@ -180,8 +181,20 @@ def page(document: Mapping[str, Any]) -> str:
         _group([cell for cell in every if (cell.input_tokens, cell.output_tokens) == group])
         for group in groups
     ]
-    body = f"<body><main><h1>Grid</h1>{''.join(parts)}</main></body>"
+    told = f"<p>{html.escape(_about(document, every))}</p>"
+    body = f"<body><main><h1>Grid</h1>{told}{''.join(parts)}</main></body>"
     return f"<!doctype html>\n<html lang=en>{_HEAD}<style>{style}</style></head>{body}</html>\n"
+
+
+def _about(document: Mapping[str, Any], cells: Sequence[Cell]) -> str:
+    """How many cells passed, and what was measured when: ``5 of 6 cells passed · m at http://host/v1 ·
+    2026-01-20 09:30 UTC``."""
+    passed = sum(cell.verdict == "pass" for cell in cells)
+    of = f"{passed} of {len(cells)} cell{'' if len(cells) == 1 else 's'} passed"
+    sut, started = document["sut"], str(document["started"])[:16].replace("T", " ")
+    model = sut["facts"].get(SUTFact.MODEL_NAME, {}).get("value") or sut["model"]
+    at = f"{model} at {sut['endpoint']}" if model else str(sut["endpoint"])
+    return f"{of} · {at} · {started} UTC"
 
 
 _HEAD = (
@@ -242,8 +255,7 @@ def _figure(found: Range | None) -> str:
 def _change(found: Range | None) -> str:
     if found is None:
         return "not compared"
-    point, lower, upper = ("…" if end is None else f"{end:+.1%}" for end in found)
-    return f"{point} [{lower}, {upper}]"
+    return change(dict(zip(("point", "lower", "upper"), found, strict=True)))
 
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 380, 70, 50, 20, 40
