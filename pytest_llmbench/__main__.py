@@ -21,16 +21,16 @@ usage: pytest-llmbench selftest [--quick] [--over TRANSPORT] [--workers N] [--js
        pytest-llmbench trace describe FILE [--plot FILE.svg]
 
 commands:
-  selftest    what the load generator can be trusted with on this host
-  recompute   every figure of a report again from its stored records, and whether they are identical
-  recover     the report of a session that was killed, from what it had judged until then
-  list        the sessions that --llm-save and --llm-autosave have kept
-  compare     saved sessions with the first of them, by the rules of --llm-compare
-  history     a metric over the saved sessions, and where its level changed
-  records     the single requests of a report as a table
-  trace       the shape of a trace or a workload: lengths, arrivals, sharing, turns
+  selftest    measure how exact and how fast the load generator is on this host
+  recompute   compute every figure of a report again from its records, and compare
+  recover     write the report of a session that was killed, from what it had judged
+  list        list the sessions that --llm-save and --llm-autosave saved
+  compare     compare saved sessions with the first one, by the rules of --llm-compare
+  history     follow a metric over the saved sessions, and show where its level changed
+  records     write the single requests of a report as a table
+  trace       describe a trace or a workload: lengths, arrivals, sharing, turns
 {more}
-Each has --help. Load tests themselves are run by pytest: pytest --llm-endpoint=URL
+Each has --help. pytest runs the load tests: pytest --llm-endpoint=URL
 """
 _COMMANDS = {
     "selftest": "harness.selftest.run",

@@ -95,7 +95,7 @@ def read_unpacked(path: Path) -> bytes:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 return read_at_most(unpacked, most)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"it cannot be unpacked: {error}") from error
+            raise ValueError(f"it cannot be decompressed: {error}") from error
 
 
 def lines(file: BinaryIO) -> Iterator[bytes]:

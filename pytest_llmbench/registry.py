@@ -214,7 +214,7 @@ def required(name: str, where: str) -> Transport:
     spec = transport_called(name)
     if spec is None:
         raise SuiteError(
-            f"{name} is spoken by an extra that this installation lacks",
+            f"{name} needs an extra that is not installed",
             where=where,
             remedy=f"leave out {where}, or install the package with its extras",
         )

@@ -88,9 +88,9 @@ def refuse_client(api: str) -> None:
     """Raise SuiteError if ``llm_client``, which reads streams, is used with an API that has none."""
     if not generates(api):
         raise SuiteError(
-            f"llm_client reads streams, and {api} answers in one document",
+            f"llm_client reads streams, but {api} answers in one document",
             where="llm_client",
-            remedy="ask by a client of that API, or measure with @llmbench.non_generative",
+            remedy="use a client of that API, or measure with @llmbench.non_generative",
         )
 
 
@@ -108,14 +108,15 @@ def _mistake(definition: TestDefinition, api: str, where: str) -> SuiteError | N
         return None
     if definition.parameters.generates:
         return SuiteError(
-            f"@llmbench.{definition.name} is about tokens that are generated, and {api} generates none",
+            f"@llmbench.{definition.name} measures generated tokens, but {api} generates none",
             where=where,
-            remedy="choose an API that does (--llm-api), or measure with @llmbench.non_generative",
+            remedy="choose an API that generates tokens (--llm-api), or measure with "
+            "@llmbench.non_generative",
         )
     known = names("document_dialects")
     spoken = f"{api} takes what generates text" if api == "auto" else f"{api} generates text"
     return SuiteError(
-        f"@llmbench.{definition.name} measures what generates nothing, and {spoken}",
+        f"@llmbench.{definition.name} measures requests that generate nothing, but {spoken}",
         where=where,
         remedy=f"choose --llm-api={', '.join(known[:-1])} or {known[-1]}",
     )

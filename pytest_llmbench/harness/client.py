@@ -169,13 +169,13 @@ class LLMClient:
         came; with ``check=False`` its ``reply`` alone says so. Raises SuiteError for what cannot be asked.
         """
         if max_tokens < 1 or not timeout_s > 0:
-            raise SuiteError("max_tokens and timeout_s have to be more than 0", where="llm_client")
+            raise SuiteError("max_tokens and timeout_s must be more than 0", where="llm_client")
         if is_websocket(self._url()) or is_grpc(self._url()):
             kind = "gRPC" if is_grpc(self._url()) else "WebSockets"
             raise SuiteError(
-                f"llm_client asks over HTTP, and --llm-endpoint is one of {kind}",
+                f"llm_client sends requests over HTTP, but --llm-endpoint is {kind}",
                 where=f"llm_client, {self.url}",
-                remedy="give the http:// URL of the server, if it has one, or ask with another client",
+                remedy="give the http:// URL of the server, if it has one, or use another client",
             )
         extra = {**self._asking.extra_body, **(extra_body or {})}
         body = self._encoded(prompt, max_tokens, temperature, extra)
@@ -259,7 +259,7 @@ class LLMClient:
             self.dialect.encode(planned, without)
         ):
             raise SuiteError(
-                f"{self.api} has no messages", where="llm_client", remedy="give the prompt as text"
+                f"{self.api} has no messages", where="llm_client", remedy="give the prompt as a text"
             )
         return self.dialect.encode(planned, EncodeOptions(self.model, asked.ignore_eos, extra, form))
 
@@ -384,7 +384,7 @@ class ReplyStream:
             failed = RequestFailedError(
                 f"{record.outcome}: {record.error}",
                 where=without_query(self._client.endpoint),
-                remedy="look at the reply of this exception; with check=False nothing is raised",
+                remedy="read the reply of this exception, or pass check=False",
             )
             failed.reply = self._reply
             raise failed

@@ -160,7 +160,7 @@ class MeasuredTest:
         lines = [f"{clause.id}: {clause.reason}" for clause in missing[:_CLAUSES_SHOWN]]
         if len(missing) > _CLAUSES_SHOWN:
             lines.append(f"and {len(missing) - _CLAUSES_SHOWN} more, see the report")
-        head = f"{wanted} asked for, the run is {compliance.verdict}; {len(missing)} clauses stand between"
+        head = f"{wanted} asked for, the run is {compliance.verdict}; {len(missing)} clauses are missing"
         return "\n  ".join([head, *lines])
 
     @property

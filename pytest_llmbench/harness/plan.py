@@ -323,7 +323,7 @@ def plan_lines(
         yield f"  {nodeid}"
         missing = list(definition.needs(asked.parameters, setting))
         if missing:
-            unsure = "" if known.is_engine else " (as far as is known before the SUT is asked)"
+            unsure = "" if known.is_engine else " (without asking the SUT)"
             yield f"    {definition.title}: CANNOT RUN{unsure}"
             yield from (f"    - {need}" for need in missing)
             continue
@@ -364,7 +364,7 @@ def _block(
     yield f"{definition.title}: {loads}, workload {setting.workload.name}"
     yield amount.describe(prices)
     if amount.cut:
-        yield f"its dry run ended after {MOST_S:g} s of computing: what would have come then is not counted"
+        yield f"its dry run stopped after {MOST_S:g} s of computing; the rest is not counted"
     stated = setting.workload.specification()
     yield from told_of(stated.get("profiles", ()))
     yield from filter(None, [told_of_cuts(stated.get("cuts"))])
@@ -379,12 +379,14 @@ def _block(
 
 
 def _remarks(total: Amount, settings: Settings) -> Iterator[str]:
-    again = f", and loads that this machine spoils are measured again (--llm-remeasure={settings.remeasure})"
+    again = (
+        f", and loads that this machine makes void are measured again (--llm-remeasure={settings.remeasure})"
+    )
     yield "on top: failed or short replies prolong warm-ups" + (again if settings.remeasure else "")
     if prompts_of(SUT(settings.endpoint or ""), settings) == settings.new_prompts != "":
         yield (
-            "each session draws prompts of its own, since the server may have kept those of the last: counts "
-            "of another differ a little (--llm-prompts=NAME fixes them)"
+            "each session draws its own prompts, since the server may have cached earlier ones; counts "
+            "differ a little from session to session (--llm-prompts=NAME fixes them)"
         )
     yield f"budgets: {settings.budgets.describe()}"
     spans = {name: total.span(name) for name in ("requests", "seconds")}

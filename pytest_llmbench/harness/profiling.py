@@ -58,7 +58,7 @@ def profile(opened: OpenSUT, result: TestResult, send: Callable[[LoadPlan], Obse
     """Profile the system under a load like the last one that ``result`` rests on. ``send``: sends it."""
     like = _last_load(result)
     if opened.virtual:
-        return _not("a replay runs in virtual time: there is no process to profile")
+        return _not("a replay runs in virtual time and has no process to profile")
     if like is None:
         return _not("the test has no load on the system itself")
     file = opened.access.file

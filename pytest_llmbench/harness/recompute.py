@@ -129,8 +129,8 @@ def _driven_or_why(entry: TestEntry, stored: StoredRecords) -> _Driven | Recompu
     if not entry.metrics:
         return Recomputed(name, skipped="nothing was measured")
     if entry.loads_file is None:
-        why = "the session kept no records (--llm-records=none), or is one of a version before, or broke off"
-        return Recomputed(name, failed=f"what its loads were is not beside the report: {why}")
+        why = "the session kept no records (--llm-records=none), comes from an earlier version, or was killed"
+        return Recomputed(name, failed=f"the description of its loads is not next to the report: {why}")
     try:
         return _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
     except LLMBenchError as error:
@@ -221,7 +221,7 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
         procedure, [entry.test], whole, lambda _, plan: answers.answer(plan), seed=setting.seed, cut=cut_short
     )
     if answers.left:
-        raise StoreError(f"the procedure ended {answers.left} loads before the measurement did")
+        raise StoreError(f"the procedure ended {answers.left} loads earlier than the measurement")
     return _Driven(
         runs_of(found[entry.test], whole).result,
         parameters,
@@ -287,7 +287,7 @@ class _Answers:
                 raise StoreError(
                     f"load {index + 1}: {name} was {load[name]!r} when it was measured, the procedure now "
                     f"asks for {value!r}",
-                    remedy="recompute with the version of pytest-llmbench that measured",
+                    remedy="use the version of pytest-llmbench that measured",
                 )
         seen = {name: rebuilt(value) for name, value in load["seen"].items()}
         return Observation(plan=plan, records=self._stored.of_load(self._entry, index, load), **seen)
@@ -371,7 +371,7 @@ def rendered(path: Path) -> Iterator[Recomputed]:
         text = directory / name
         if text.is_file():
             same = read_bytes(text).decode("utf-8", "replace") == text_of(name, document_of(report))
-            told = () if same else ("it is not what is made of report.json",)
+            told = () if same else ("it differs from what report.json gives",)
             yield Recomputed(name, differences=told, values=1)
 
 
@@ -419,9 +419,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench recompute",
         description="Compute every test of a report again from its stored records, judge it, and compare.",
-        epilog="Exit status: 0 all is identical, 1 some differs or cannot be computed, 2 no report.",
+        epilog="Exit status: 0 all figures are identical, 1 some differ or cannot be computed, 2 no report.",
     )
-    parser.add_argument("report", type=Path, help="report.json, with its folder records beside it")
+    parser.add_argument("report", type=Path, help="report.json; its folder records must be next to it")
     given = parser.parse_args(list(arguments))
     path = given.report / "report.json" if given.report.is_dir() else given.report
     try:

@@ -77,11 +77,11 @@ def recover(directory: Path) -> Recovered:
 def _nothing_in(directory: Path) -> StoreError:
     aside = sorted(directory.glob(f"{ASIDE_PREFIX}*/{JOURNAL_NAME}"))
     return StoreError(
-        "there is nothing to recover: a session that ends by itself writes its report and leaves no journal",
+        "there is nothing to recover: a session that ends normally writes its report and leaves no journal",
         where=str(directory),
         remedy="of earlier sessions: " + ", ".join(str(path.parent) for path in aside)
         if aside
-        else "name the directory that was given with --llm-report",
+        else "name the directory of --llm-report",
     )
 
 
@@ -101,7 +101,7 @@ def _incomplete(
     found: ReadJournal, unreadable: int, entries: Sequence[dict[str, Any]], directory: Path
 ) -> IncompleteEntry | None:
     course, damaged = found.course, found.damaged + unreadable
-    why = why_incomplete(course) or ("a part of its journal is lost" if damaged else None)
+    why = why_incomplete(course) or ("part of its journal is lost" if damaged else None)
     if why is None:
         return None
     known = {entry["records_file"] for entry in entries}
@@ -135,11 +135,11 @@ def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench recover",
-        description="Make the report of a session that was killed from what it had judged until then.",
-        epilog="Exit status: 0 the session had come to its end and all had passed, 1 the report is "
+        description="Write the report of a killed session, from what it had judged until then.",
+        epilog="Exit status: 0 the session had ended and all tests had passed, 1 the report is "
         "incomplete or a test did not pass, 2 there is no report.",
     )
-    parser.add_argument("directory", type=Path, help="the directory that was given with --llm-report")
+    parser.add_argument("directory", type=Path, help="the directory of --llm-report")
     directory = parser.parse_args(list(arguments)).directory
     if directory.name == JOURNAL_NAME:
         directory = directory.parent

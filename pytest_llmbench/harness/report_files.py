@@ -187,7 +187,7 @@ def report_files() -> tuple[str, ...]:
         if name in _OWN_FILES or path.is_absolute() or ".." in path.parts or path.suffix == ".gz":
             raise StoreError(
                 f"an extra names {name!r} as a file of the report",
-                remedy="correct the extra: a relative name that is taken by nothing",
+                remedy="correct the extra: give a relative name that is not taken",
             )
     return (*_OWN_FILES, *further)
 
@@ -231,7 +231,7 @@ def text_of(name: str, document: Entry) -> str:
     return text
 
 
-_NOT_OURS = "a file of that name is there that is not of pytest-llmbench"
+_NOT_OURS = "a file with that name exists, and pytest-llmbench did not write it"
 _OURS = re.compile(
     rb"\A## [^\n]{0,9}LLM benchmark: |\xe2\x80\x93 LLM benchmark report|"
     rb"\A=== LLM Benchmark Report |pytest-llmbench"
@@ -340,7 +340,7 @@ def put_aside(directory: Path, files: Files, place: Path | None = None) -> Path 
             path.rename(target)
     except OSError as error:
         raise StoreError(
-            f"what an earlier session wrote cannot be put aside: {error.strerror or error}",
+            f"the files of an earlier session cannot be moved aside: {error.strerror or error}",
             where=str(directory),
             remedy="remove it, or name another directory with --llm-report",
         ) from error

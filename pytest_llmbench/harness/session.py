@@ -161,11 +161,11 @@ class BenchSession:
         opened = self._opened(_as_sut(sut), "llm_client", set_up=set_up, for_load=False)
         if not opened.over_http:
             raise SuiteError(
-                "llm_client sends requests over HTTP, and there is no server",
+                "llm_client sends requests over HTTP, but there is no server",
                 where=opened.endpoint,
                 remedy=f"measure {opened.endpoint.replace('replay', 'sim', 1)}, the same engine over HTTP"
                 if opened.virtual
-                else "call it from the test itself",
+                else "call it in the test itself",
             )
         refuse_client(opened.api)
         return opened.client()

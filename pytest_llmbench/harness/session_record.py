@@ -32,7 +32,7 @@ from pytest_llmbench.store.journal import JOURNAL_NAME, Journal, read_journal
 from pytest_llmbench.store.records_file import NOT_ON_DISK
 from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
 
-_BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
+_BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended with an internal error"}
 """pytest's exit status → why the session is incomplete."""
 
 
@@ -172,7 +172,7 @@ class SessionRecord:
             self.said.append(f"llmbench: {' '.join(str(error).split())}")
             return
         if place is not None:
-            self.said.append(f"llmbench: what an earlier session wrote is now in {place}")
+            self.said.append(f"llmbench: the files of an earlier session are now in {place}")
 
     def _told_of_the_journal(self, written: Written) -> None:
         if self._journal is None or not written.problems:
@@ -181,7 +181,7 @@ class SessionRecord:
             written.problems.append(f"the journal is not whole either: {self._journal.problem}")
         else:
             where = self._journal.path.parent
-            written.problems.append(f"nothing that was judged is lost: pytest-llmbench recover {where}")
+            written.problems.append(f"no judgement is lost: run pytest-llmbench recover {where}")
 
     def _note(self, event: journal.Event) -> None:
         self._course.apply(event)

@@ -133,7 +133,7 @@ class Settings(BaseModel):
             if not text.strip():
                 raise ValueError("it is blank")
             if _CONTROL.search(text):
-                raise ValueError("it holds a line break or another control character")
+                raise ValueError("it contains a line break or another control character")
             if len(text) > _LONGEST:
                 raise ValueError(f"it is longer than {_LONGEST:,} characters")
         return given
@@ -184,12 +184,12 @@ class Settings(BaseModel):
             return self
         if isinstance(self.workers, str):
             raise ValueError(
-                "--llm-worker-cpus is about processes of this machine: leave it out with --llm-workers=ray, "
+                "--llm-worker-cpus places processes of this machine: leave it out with --llm-workers=ray, "
                 "whose cluster places the workers (ray?cpus=C reserves C cores for each)"
             )
         if self.workers == 0:
             raise ValueError(
-                "--llm-worker-cpus needs processes to put there: leave it out, or give --llm-workers=1"
+                "--llm-worker-cpus needs worker processes: leave it out, or give --llm-workers=1"
             )
         return self
 
@@ -197,9 +197,7 @@ class Settings(BaseModel):
     def _files_need_a_place(self) -> Self:
         for part, name in BESIDE.items():
             if getattr(self, name) and self.report is None:
-                raise ValueError(
-                    f"--llm-records={part} needs --llm-report, the directory that it is written into"
-                )
+                raise ValueError(f"--llm-records={part} needs --llm-report, the directory for its files")
         return self
 
     @model_validator(mode="before")
@@ -272,14 +270,14 @@ class Settings(BaseModel):
     @classmethod
     def _budget_is_a_time(cls, given: str | None) -> str | None:
         if given is not None and seconds_of(given) <= 0:
-            raise ValueError("give more than no time")
+            raise ValueError("give a time above 0")
         return given
 
     @field_validator("prompts")
     @classmethod
     def _prompts_have_a_name(cls, given: str) -> str:
         if not _PROMPTS.fullmatch(given):
-            raise ValueError("a name has up to 64 letters, digits, dots, dashes and underscores")
+            raise ValueError("use at most 64 letters, digits, dots, dashes and underscores")
         return given
 
     @model_validator(mode="after")
@@ -294,8 +292,8 @@ class Settings(BaseModel):
         several = self.baseline_endpoint is not None or len(self.endpoints) > 1 or self.calibrate
         if several and self.runs is not None and self.runs < FEWEST_RUNS:
             raise ValueError(
-                f"--llm-runs: {self.runs} cannot tell a change from noise, which takes at least "
-                f"{FEWEST_RUNS} runs of each arm: give {FEWEST_RUNS} or more, or leave it out"
+                f"--llm-runs: {self.runs} cannot tell a change from noise; that takes at least {FEWEST_RUNS} "
+                f"runs of each arm: give {FEWEST_RUNS} or more, or leave it out"
             )
         return self
 
@@ -304,10 +302,12 @@ class Settings(BaseModel):
         others = ("baseline_endpoint", "save", "compare")
         beside = ["--llm-" + name.replace("_", "-") for name in others if getattr(self, name) is not None]
         if len(self.endpoints) > 1 and beside:
-            raise ValueError(f"{', '.join(beside)}: not with several systems, give --llm-endpoint once")
+            raise ValueError(
+                f"{', '.join(beside)}: not possible with several systems; give --llm-endpoint once"
+            )
         if self.calibrate and (beside or len(self.endpoints) > 1):
             other = ", ".join(beside) or "several --llm-endpoint"
-            raise ValueError(f"--llm-calibrate is about one system by itself: leave out {other}")
+            raise ValueError(f"--llm-calibrate measures one system alone: leave out {other}")
         if self.suts and len(self.endpoints) < 2:
             count = len(self.suts)
             raise ValueError(f"--llm-sut is given {count} times: give one, or an --llm-endpoint for each")

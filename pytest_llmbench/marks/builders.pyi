@@ -59,15 +59,16 @@ class LLMBench:
         :param min_of_golden: the least share, as a part of ``golden``.
         :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one
             of ``--llm-workloads`` with a ``scorer``; or give ``dataset``.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -119,25 +120,26 @@ class LLMBench:
         :param max_send_spread_ms: from the first request that leaves to the last.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
         :param prompts: requests of the batch.
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -173,28 +175,29 @@ class LLMBench:
         Double, then bisect, the requests in flight: the most that meet the criteria. With a workload of
         sessions, the sessions at once.
 
-        :param ttft_p99_ms: criterion: a level passes only while TTFT P99 is at or under it. The draft wants
-            one to be chosen.
+        :param ttft_p99_ms: criterion: a level passes only if TTFT P99 is at most this. The draft requires a
+            choice.
         :param min_completion: criterion: share of requests that complete.
         :param initial: requests in flight of the first level.
         :param maximum: the upper bound of the search; a quick run stops at 64.
-        :param output_tokens: output limit of every request, in place of the workload's own (AMB-11).
-        :param duration_s: of a level, at least. Default by scale: 3 / 20 / 60.
+        :param output_tokens: output limit of every request, instead of the workload's own (AMB-11).
+        :param duration_s: shortest duration of a level. Default by scale: 3 / 20 / 60.
         :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500,
             "2+": 300}``.
-        :param sessions_per_slot: of sessions: how many a level has for each at once. Default by scale: 2 / 4
-            / 10.
-        :param min_sessions: of sessions, as ``min_concurrency`` of requests.
+        :param sessions_per_slot: of sessions: how many a level sends per session in flight. Default by scale:
+            2 / 4 / 10.
+        :param min_sessions: of sessions: like ``min_concurrency`` of requests.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -224,7 +227,8 @@ class LLMBench:
         :param margin: change up to which systems are called equivalent, as a share.
         :param claim: False where the systems are shown without saying which one is better.
         :param normalisation: how other hardware was put on one scale, if not per accelerator and per price.
-        :param production_configuration: checklist of section 6.4: how the configurations stand to production.
+        :param production_configuration: checklist of section 6.4: how the configurations relate to
+            production.
         :param same_time: checklist: when they were measured; default: in turns, in one session.
         :param differences: checklist: how they differ; default: what was declared and detected.
         """
@@ -262,30 +266,31 @@ class LLMBench:
         classes of sessions.
 
         :param classes: default: the draft's short and long requests, mixed 80 to 20.
-        :param load_percent: of the saturation rate of the mix; the draft advises 70 to 90.
-        :param capacity_rps: the saturation rate of the mix, where it is known: no search is made.
-        :param requests_per_class: at least, in the mix and alone; the length of the load follows from the
-            rarest class. Default by scale: 10 / 500 / 500.
+        :param load_percent: load in percent of the saturation rate of the mix; the draft advises 70 to 90.
+        :param capacity_rps: known saturation rate of the mix; it replaces the search.
+        :param requests_per_class: fewest requests of a class, in the mix and alone; the rarest class sets the
+            length of the load. Default by scale: 10 / 500 / 500.
         :param duration_s: shortest duration of the mix. Default by scale: 6 / 60 / 300.
         :param equal_load: what a class alone has in common with the mix: ``tokens`` per second, or
             ``requests`` per second.
         :param max_starvation: share of starved requests, of all classes or by class.
         :param max_inflation: of the median TTFT, mix over alone; for all classes or by class.
         :param ttft_p99_ms: in the mix, for all classes or by class.
-        :param sessions: of sessions: so many at once, in the mix and of each class alone; default 8.
-        :param sessions_per_class: of sessions: at least, in the mix and alone. Default by scale: 5 / 100 /
-            500.
+        :param sessions: of sessions: sessions at once, in the mix and for each class alone; default 8.
+        :param sessions_per_class: of sessions: fewest sessions of a class, in the mix and alone. Default by
+            scale: 5 / 100 / 500.
         :param workload: ``synthetic-skewed``, a synthetic workload, a ``ClassMix``; or sessions, ``{"chat":
             ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -329,9 +334,9 @@ class LLMBench:
         A request is good when it ends well and keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, as far as they
         are given.
 
-        :param min_share: of good requests among all, judged on the whole confidence interval.
-        :param max_schema_violation_rate: limit on the share of replies that break the schema they were asked
-            to keep to (tool calls, JSON), among those that were asked.
+        :param min_share: least share of good requests, judged on the whole confidence interval.
+        :param max_schema_violation_rate: largest share of replies that break the requested schema (tool
+            calls, JSON), among those with one.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
@@ -341,29 +346,30 @@ class LLMBench:
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
-        :param steady: closed loop: the limits are about the steady state, without the first wave and the
-            drain; else they are about these requests, a finite job.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
+        :param steady: closed loop: the limits apply to the steady state, without the first wave and the
+            drain; otherwise to these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run. By default none
-            does: a failed request is not good, which is what the limit is about.
+            does: a failed request is not good, and the limit counts that.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
@@ -423,25 +429,26 @@ class LLMBench:
         :param concurrency: requests in flight, or a list.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
         :param prompts: requests of each cell (default: 10 for each in flight, at least 32).
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: leave it out: the lengths say all.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -478,25 +485,26 @@ class LLMBench:
         The same requests without guardrails, with each filter and with all: four SUT variants. Limits are
         ceilings, at every load level.
 
-        :param baseline: SUT variant with all guardrails off; the other three are variants too.
-        :param without: why the single-filter configurations cannot be run; they are left out then (AMB-20).
-        :param capacity_rps: capacity of the baseline, requests per second, where it is known; else it is
-            searched for.
-        :param levels_percent: of that capacity.
+        :param baseline: SUT variant with all guardrails off; the other three name variants too.
+        :param without: why the single-filter configurations cannot be run; they are then left out (AMB-20).
+        :param capacity_rps: known capacity of the baseline in requests per second; otherwise a search finds
+            it.
+        :param levels_percent: loads in percent of that capacity.
         :param duration_s: of a level. Default by scale: 4 / 30 / 60.
-        :param max_overhead_ms: total: E2E with all guardrails less that of the baseline, at P50.
-        :param max_input_overhead_ms: TTFT with the input filter less that of the baseline, at P50.
+        :param max_overhead_ms: total: E2E with all guardrails minus that of the baseline, at P50.
+        :param max_input_overhead_ms: TTFT with the input filter minus that of the baseline, at P50.
         :param max_throughput_loss: of maximum output throughput, with all guardrails.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -534,15 +542,16 @@ class LLMBench:
             faster.
         :param text_margin: of prompts whose first eight words may be others under load.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -580,24 +589,25 @@ class LLMBench:
         Inter-token latency, jitter and pauses at shares of the saturation rate. Ceilings hold at every level.
 
         :param levels_percent: loads, in percent of the saturation rate.
-        :param capacity_rps: the saturation rate, where it is known: no search is made.
+        :param capacity_rps: known saturation rate; it replaces the search.
         :param method: how tokens are timed (section 4.6.3): ``direct``: one token per chunk; ``A``: gaps
             between chunks; ``B``: tokens arrive with their chunk; ``C``: the server's instants. Default:
             chosen from the stream (AMB-13).
-        :param requests: replies of at least 50 tokens per level; the length of the schedule follows (default
-            100, of a quick run what comes).
+        :param requests: replies with at least 50 tokens per level, which set the length of the load (default
+            100; a quick run takes what comes).
         :param duration_s: shortest duration of a level. Default by scale: 4 / 30 / 60.
         :param max_tail_ratio: of P99 / P50.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -658,25 +668,26 @@ class LLMBench:
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: most requests in flight, also with ``rate``; default: all.
+        :param concurrency: highest number of requests in flight, also with ``rate``; default: all.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -708,24 +719,25 @@ class LLMBench:
         TTFT against input length: scaling exponent and straight line.
 
         :param lengths: input lengths in tokens, at least three; default: the powers of two from 1024 to
-            131072 (8192 of a quick run; with 512 and 256 where fewer than three fit). What does not fit the
-            model's context together with the output is left out.
+            131072 (8192 of a quick run; with 512 and 256 where fewer than three fit). Lengths that do not fit
+            the model's context together with the output are left out.
         :param concurrency: requests in flight, 1 to 4.
         :param requests: per length; a limit on P95 needs about 80. Default by scale: 3 / 20 / 20.
-        :param output_tokens: output limit; another one makes it a custom workload.
+        :param output_tokens: output limit; a value other than the default makes it a custom workload.
         :param max_exponent: of k in TTFT ∝ length^k.
         :param max_slope_us: of the straight line, in µs per input token.
         :param ttft_p95_ms: limits by length: ``{8192: 1500}``.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -763,31 +775,32 @@ class LLMBench:
         hold at every level beyond 100 %. With a workload of sessions, ever more sessions at once, whose
         contexts wait for their next turn.
 
-        :param capacity: requests in flight that are 100 %, where it is known; else found by the search of
-            test 5.5.
-        :param ttft_p99_ms: criterion of the capacity search, else from the TTFT of one request at a time; of
-            sessions: criterion of every level.
-        :param levels_percent: of capacity; 100 is the base.
+        :param capacity: requests in flight that count as 100 %, if known; otherwise the search of test 5.5
+            finds them.
+        :param ttft_p99_ms: criterion of the capacity search (default: from the TTFT of one request at a
+            time); of sessions: criterion of every level.
+        :param levels_percent: loads in percent of capacity; 100 is the base.
         :param duration_s: of a level. Default by scale: 5 / 30 / 120.
         :param min_completion: of sessions: criterion of a level; default 0.99.
-        :param sessions: of sessions: levels, so many at once.
-        :param sessions_per_slot: of sessions: how many a level has for each at once. Default by scale: 2 / 4
-            / 10.
+        :param sessions: of sessions: levels, as sessions at once.
+        :param sessions_per_slot: of sessions: how many a level sends per session in flight. Default by scale:
+            2 / 4 / 10.
         :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{"2+":
             300}``.
-        :param min_turn_hit_rate: of sessions: criterion on what was cached of what could be, by turn:
+        :param min_turn_hit_rate: of sessions: criterion on the cached share of cacheable tokens, by turn:
             ``{"2+": 0.9}``.
-        :param min_sessions: of sessions: the level up to which all have to meet the criteria.
+        :param min_sessions: of sessions: every level up to this one must meet the criteria.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -865,28 +878,29 @@ class LLMBench:
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
-        :param steady: closed loop: the limits are about the steady state, without the first wave and the
-            drain; else they are about these requests, a finite job.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
+        :param steady: closed loop: the limits apply to the steady state, without the first wave and the
+            drain; otherwise to these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name; of one that asks for
             outputs the inputs alone.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -933,11 +947,12 @@ class LLMBench:
         :param enabled: SUT variant with the prefix cache switched on.
         :param min_ttft_reduction: at P50.
         :param min_throughput_improvement: closed loop only.
-        :param sessions: of sessions: so many at once (default 8); with ``rate``, that of their starts, none.
-        :param total_sessions: of sessions: measured in each of the runs. Default by scale: 10 / 200 / 500.
-        :param min_turn_hit_rate: of sessions: of what could be cached, the share that was, by turn: ``{"2+":
+        :param sessions: of sessions: sessions at once (default 8); leave it out with ``rate``, the rate of
+            their starts.
+        :param total_sessions: of sessions: measured sessions per run. Default by scale: 10 / 200 / 500.
+        :param min_turn_hit_rate: of sessions: least cached share of cacheable tokens, by turn: ``{"2+":
             0.9}``.
-        :param min_turn_ttft_reduction: of sessions: at P50, by the number of the turn.
+        :param min_turn_ttft_reduction: of sessions: at P50, by turn.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
@@ -945,15 +960,16 @@ class LLMBench:
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1011,8 +1027,8 @@ class LLMBench:
         :param max_think_tokens_mean: of the reasoning tokens of a reply that reasoned.
         :param max_think_share: of reasoning tokens among all output tokens.
         :param max_budget_force_rate: of replies whose reasoning the server ended.
-        :param max_critical_evictions: of requests in their output phase, as the server counts them; 0 for
-            none at all.
+        :param max_critical_evictions: evictions of requests in their output phase, as the server counts them;
+            0 allows none.
         :param rate: open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
@@ -1022,27 +1038,28 @@ class LLMBench:
         :param concurrency: closed loop, requests in flight, instead of ``rate``.
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
-        :param steady: closed loop: the limits are about the steady state, without the first wave and the
-            drain; else they are about these requests, a finite job.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
+        :param steady: closed loop: the limits apply to the steady state, without the first wave and the
+            drain; otherwise to these requests, a finite job.
         :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1115,25 +1132,26 @@ class LLMBench:
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
         :param prompts: requests of a load without an end (default 1000).
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: largest share of failed requests: here they are data.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1187,41 +1205,42 @@ class LLMBench:
         :param job_p95_s: the 95th percentile of job times.
         :param ttft_p95_ms: TTFT of all turns.
         :param turn_ttft_p95_ms: TTFT by number of the turn, ``{1: 500, "2+": 300}``.
-        :param ttft_ms: what makes a session good: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``,
-            and the job ``job_s``, as far as they are given.
+        :param ttft_ms: a session is good if every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the
+            job ``job_s``, where given.
         :param min_session_goodput: least share of good sessions among all.
         :param max_slowdown: median of job time under load / alone.
-        :param max_llm_slowdown: the same of LLM time, without pauses.
-        :param probe_sessions: sessions of each run sent alone before the load, one at a time, to compare with
-            (default 40 where a limit is on the slowdown, else 0: it is not measured).
-        :param find: ``jobs_per_hour``: search for the highest rate of session starts at which all limits of
-            the marker are kept, in place of one load; ``min_jobs_per_hour``, a limit on it, says so too.
+        :param max_llm_slowdown: the same for LLM time, without pauses.
+        :param probe_sessions: sessions of each run that are sent alone before the load, one at a time, for
+            comparison (default 40 if the slowdown has a limit, else 0: not measured).
+        :param find: ``jobs_per_hour``: search for the highest rate of session starts that keeps all limits of
+            the marker, instead of one load; ``min_jobs_per_hour`` implies it.
         :param initial: of a search: jobs per hour of the first level (default 200).
         :param maximum: of a search: its upper bound (default 6,400).
-        :param duration_s: of a search: sessions of a level start for that long, or five times the pauses of a
+        :param duration_s: of a search: time in which sessions of a level start, or five times the pauses of a
             session if that is longer; ``total_sessions`` is their fewest number (10 / 100 / 500). Default by
             scale: 30 / 300 / 900.
-        :param rate: open loop, sessions that start per second.
-        :param arrival: ``trace``: without ``rate``, when the sessions of the workload's trace started.
+        :param rate: open loop, session starts per second.
+        :param arrival: ``trace``: without ``rate``, at the instants of the workload's trace.
         :param speedup: of a trace: factor by which sessions start faster; pauses stay.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param sessions: closed loop, sessions at once (default 8).
         :param total_sessions: measured sessions (default 500, quick 10; of a trace all).
-        :param steady: of a closed loop: the sessions are a sample of those that go on at this many at once,
-            not a job that is exact in each run.
+        :param steady: closed loop: the sessions are a sample of a steady state with this many at once, not a
+            job that is exact in each run.
         :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
             trace with ``sessions = true`` or an object.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget, of turns and cut-off sessions.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1260,15 +1279,16 @@ class LLMBench:
         :param min_acceptance_rate: of the guessed tokens.
         :param min_speedup: TPOT with speculation off / on; the load is sent to both.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1316,29 +1336,30 @@ class LLMBench:
         saturates.
 
         :param load_model: ``open`` (default), or ``closed``; a concurrency range makes it closed.
-        :param rate_step: open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this
-            close, in requests per second.
-        :param arrival: of an open loop, as of ``ttft``.
+        :param rate_step: open loop: the search between ``min_rate`` and ``max_rate`` ends when its bracket is
+            this narrow, in requests per second.
+        :param arrival: of an open loop, as for ``ttft``.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency_step: closed loop: the same in requests in flight, between ``min_concurrency`` and
+        :param concurrency_step: closed loop: the same for requests in flight, between ``min_concurrency`` and
             ``max_concurrency``.
-        :param duration_s: of the reported level, ramp-up included. Default by scale: 6 / 60 / 300.
-        :param probe_s: of a level of the search; longer where fewer than 20 requests arrive in it. Default by
-            scale: 4 / 20 / 60.
+        :param duration_s: duration of the reported level, ramp-up included. Default by scale: 6 / 60 / 300.
+        :param probe_s: duration of a level of the search; longer if fewer than 20 requests would arrive.
+            Default by scale: 4 / 20 / 60.
         :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
             highest that meets them.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1374,19 +1395,21 @@ class LLMBench:
 
         :param capacity_rps: capacity in requests per second, from published figures or an earlier test; else
             found by a search.
-        :param levels_percent: of capacity; ``quick`` takes five of them, ``full`` adds the default ones.
-        :param duration_s: of a level, ramp-up included. Default by scale: 4 / 30 / 60.
-        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency that the operating point has to meet.
+        :param levels_percent: loads in percent of capacity; ``quick`` takes five of them, ``full`` adds the
+            default ones.
+        :param duration_s: duration of a level, ramp-up included. Default by scale: 4 / 30 / 60.
+        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency that the operating point must meet.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1439,27 +1462,28 @@ class LLMBench:
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
             decide its limits and comparisons; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
-            it is left out.
-        :param beside: adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"},
-            rate=0.5)``; the engine unloads and loads them by its own calls.
-        :param steady: closed loop: the limits are about the steady state, without the first wave and the
-            drain; else they are about these requests, a finite job.
+        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
+            left out.
+        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
+            the engine loads and unloads them by its own calls.
+        :param steady: closed loop: the limits apply to the steady state, without the first wave and the
+            drain; otherwise to these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param adapters: LoRA adapters that requests name as their model: shares by name, the rest goes to the
-            base model, or a list of names, which take turns; figures are by adapter.
-        :param seed: of requests and arrivals; overrides ``--llm-seed``.
+        :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
+            base model), or a list of names in turn; figures are by adapter.
+        :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
-        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param fresh: measure again, even if another test of the session ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, and fail no test.
-        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
+        :param advisory: objectives that are judged and reported, but fail no test.
+        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
+            it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.

@@ -91,11 +91,9 @@ def not_given(test: str, limits: Iterable[Objective]) -> list[str]:
             )
         elif "[" in limit.metric and family in MEASURED_IF_LIMITED and test in _OF_ALL:
             found.append(
-                f"slo limits {limit.metric}: {test} measures {family} of all requests together alone"
+                f"slo limits {limit.metric}: {test} measures {family} only over all requests together"
             )
         elif "[" not in limit.metric and test in BY_LEVEL and family in _USUAL | machine:
             name = f'{family}["{BY_LEVEL[test]}"]' + (f".{statistic}" if statistic else "")
-            found.append(
-                f"slo limits {limit.metric}, which {test} measures at each level alone: write {name}"
-            )
+            found.append(f"slo limits {limit.metric}, which {test} measures only by level: write {name}")
     return found

@@ -97,17 +97,17 @@ class TestParameters:
     )
     adapters: Mapping[str, float] | Sequence[str] | None = parameter(
         "adapters",
-        doc="LoRA adapters that requests name as their model: shares by name, the rest goes to the base "
-        "model, or a list of names, which take turns; figures are by adapter.",
+        doc="LoRA adapters that requests name as their model: shares by name (the rest goes to the base "
+        "model), or a list of names in turn; figures are by adapter.",
     )
-    seed: int | None = parameter("seed", doc="of requests and arrivals; overrides ``--llm-seed``.")
+    seed: int | None = parameter("seed", doc="seed of requests and arrivals; overrides ``--llm-seed``.")
     runs: int | Literal["auto"] | None = parameter(
         "runs",
         doc='repetitions of the measured load; of a job also ``"auto"``: one, and four more where that does '
         "not decide its limits.",
     )
     fresh: bool = parameter(
-        "flag", False, doc="measure anew, even where another test of the session has run the same load."
+        "flag", False, doc="measure again, even if another test of the session ran the same load."
     )
     compliance: Literal["conditional", "unconditional"] | None = parameter(
         "choice",
@@ -115,10 +115,10 @@ class TestParameters:
     )
     slo: Sequence[Objective] = parameter("slo", (), doc="further objectives, ``[tpot.p99 <= 50 * ms]``.")
     advisory: Sequence[Objective] = parameter(
-        "slo", (), doc="objectives that are judged and reported, and fail no test."
+        "slo", (), doc="objectives that are judged and reported, but fail no test."
     )
     limits_file: str | None = parameter(
-        "name", doc="file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it."
+        "name", doc="file with limits of this test, next to its own file; ``--llm-calibrate`` writes it."
     )
     max_error_share: float = parameter(
         "share", 0.01, doc="error budget; a larger share of failed requests voids the run."
@@ -135,7 +135,7 @@ class TestParameters:
     def not_of_the_draft(self) -> list[str]:
         if self.compliance is None or self.of_the_draft:
             return []
-        return ["compliance is not for this test: it is not part of the draft"]
+        return ["compliance does not apply: this test is not part of the draft"]
 
     def not_of_sessions(self) -> list[str]:
         """Mistake: a workload of sessions in a test that sends single requests, where its turns would wait
@@ -144,8 +144,8 @@ class TestParameters:
         if takes or not isinstance(_found(self.workload), OfSessions):
             return []
         return [
-            "workload is of sessions, which @llmbench.sessions, capacity, fairness, memory_pressure and "
-            "prefix_cache send: name one of single requests here"
+            "workload has sessions, which only @llmbench.sessions, capacity, fairness, memory_pressure and "
+            "prefix_cache send: name one of single requests"
         ]
 
     def not_without_output(self) -> list[str]:
@@ -153,8 +153,7 @@ class TestParameters:
         found = _found(self.workload) if self.generates else None
         codes = [] if found is None else without_output(found.specification().get("profiles", ()))
         return [
-            f"workload is of profile:{code}, which generates no tokens: measure it with "
-            "@llmbench.non_generative"
+            f"workload profile:{code} generates no tokens: measure it with @llmbench.non_generative"
             for code in codes
         ]
 
@@ -163,9 +162,7 @@ class TestParameters:
             return ["runs='auto' is for jobs, closed loops with a number of requests: give a number of runs"]
         if self.runs is None or self.repeats:
             return []
-        return [
-            "runs is not for this test: it has many levels and runs each once; parametrize it to repeat it"
-        ]
+        return ["runs does not apply: this test runs each of its levels once; parametrize it to repeat it"]
 
     def undecidable(self) -> list[str]:
         """Mistakes: limits that the number of requests cannot decide, whatever they come out at."""
@@ -321,7 +318,7 @@ def _adapted(cls: type[TestParameters], made: dict[str, Any]) -> list[str]:
     if "adapters" not in made:
         return []
     if not cls.takes_adapters:
-        return ["adapters is not for this test, whose prompts belong together: measure it on one model"]
+        return ["adapters does not apply to this test, whose prompts belong together: measure one model"]
     from pytest_llmbench.workloads.mixture import of_adapters  # few tests have adapters
 
     base = made.get("workload", next(each.default for each in fields(cls) if each.name == "workload"))
@@ -378,7 +375,7 @@ _BY_WORKLOAD = (
 _ELSEWHERE = {
     **dict.fromkeys(("input_tokens", "input_len", "input_length", "isl", "prompt_tokens"), _BY_WORKLOAD),
     **dict.fromkeys(("output_tokens", "output_len", "output_length", "osl", "max_tokens"), _BY_WORKLOAD),
-    **dict.fromkeys(("model", "endpoint", "url"), "say it on the command line: --llm-model, --llm-endpoint"),
+    **dict.fromkeys(("model", "endpoint", "url"), "give it on the command line: --llm-model, --llm-endpoint"),
 }
 """Keywords of other load generators → where the same is said here."""
 _AT_ONCE = ("concurrency", "sessions", "levels_percent")
@@ -524,7 +521,7 @@ def _request_classes(value: Any) -> list[str]:
 
     other = [entry for entry in value if not isinstance(entry, RequestClass)]
     if other:
-        return [f"holds {shown(entry)}, which is no RequestClass" for entry in other]
+        return [f"holds {shown(entry)}, which is not a RequestClass" for entry in other]
     try:
         ClassMix(tuple(value))
     except SuiteError as error:
@@ -573,7 +570,7 @@ def _adapters(value: Any) -> list[str]:
         wrong = _share(each) or ([] if each else ["must be above 0"])
         found += [f"of {shown(name)} {one}" for one in wrong]
     if not found and (total := math.fsum(value.values())) > 1 + 1e-9:
-        found = [f"must have shares of 1 together at most, got {total:g}"]
+        found = [f"must have shares that add up to at most 1, got {total:g}"]
     return found
 
 
@@ -590,18 +587,19 @@ def _slo(value: Any) -> list[str]:
     found = []
     for entry in value:
         if not isinstance(entry, Objective):
-            found.append(f"holds {shown(entry)}, which is no objective: write it as ttft.p99 <= 500 * ms")
+            found.append(f"holds {shown(entry)}, which is not an objective: write it as ttft.p99 <= 500 * ms")
         elif not is_metric(entry.metric):
             hint = ", ".join(suggestions(entry.metric))
             found.append(
-                f"limits {entry.metric!r}, which is no metric" + (f"; did you mean {hint}?" if hint else "")
+                f"limits {entry.metric!r}, which is not a metric"
+                + (f"; did you mean {hint}?" if hint else "")
             )
         elif entry.unit != (unit := metric_unit(entry.metric)):
             found.append(f"has {entry} in {entry.unit}: {entry.metric} is in {unit}")
         elif not math.isfinite(entry.limit):
             found.append(f"has {entry}: a limit is a finite number")
         elif entry.metric.partition("[")[0].partition(".")[0] in _NEVER_BELOW_0 and _holds_always(entry):
-            found.append(f"has {entry}, which holds whatever is measured: leave it out, or give it a limit")
+            found.append(f"has {entry}, which always holds: leave it out, or give a limit that can fail")
     return found
 
 

@@ -72,7 +72,7 @@ class Signs:
     def pressed(self) -> bool | None:
         """Whether memory was short: a request had to give way, to fail or to wait for it.
 
-        None where the engine tells neither preemptions nor who waits for its KV cache.
+        None where the engine reports neither preemptions nor requests that wait for its KV cache.
         """
         if self.preemptions or self.out_of_memory or self._queues:
             return True
@@ -209,7 +209,7 @@ class Oversubscribed(PressedLevels):
     """Levels of requests in flight, by percent of the capacity."""
 
     levels: Mapping[float, Seen]
-    unknown = "the engine tells neither preemptions nor who waits for its KV cache"
+    unknown = "the engine reports neither preemptions nor requests that wait for its KV cache"
     unknown_case = "memory_pressure.unknown"
 
     def named(self, key: float) -> str:
@@ -325,7 +325,7 @@ def recovered(
         answered = answered or len(values) > 0
         if len(values) and calm.e2e_ms is not None and values[0] <= SLOWER * calm.e2e_ms:
             return Recovery(_seconds((seen.ended_ns - ended_ns) / 1e9, number), restarted=restarted)
-    state = "answers, but slower than before" if answered else "does not answer any more"
+    state = "answers, but slower than before" if answered else "no longer answers"
     method = f"not recovered within {MOST_PROBES} probes: the system {state}"
     undefined = Estimate.undefined(unit="s", method=method, reason=Reason.NOT_REACHED)
     return Recovery(undefined, gave_up=method, restarted=restarted)

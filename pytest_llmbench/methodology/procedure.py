@@ -86,7 +86,7 @@ class WarmupPolicy:
         if not 0 < self.tolerance < 1:
             found.append(f"tolerance must lie between 0 and 1, got {self.tolerance}")
         if self.cold_start and self.wanted:
-            found.append("cold_start excludes a warm-up: use WarmupPolicy.cold()")
+            found.append("cold_start rules out a warm-up: use WarmupPolicy.cold()")
         return found
 
 

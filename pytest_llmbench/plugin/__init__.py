@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         collect = named("test_lists", "recipes")
         if collect is None:
-            said = "lists of tests are read by an extra that this installation lacks"
+            said = "lists of tests need an extra that is not installed"
             raise pytest.UsageError(f"--llm-import: {said}")
         collect(config, listed)
     report = SessionReport(config)

@@ -381,7 +381,8 @@ def _given_arrivals(config: pytest.Config) -> list[str]:
     return [
         *(f"pytest_llmbench_arrivals gives {name!r}: that name is taken" for name in taken),
         *(
-            f"pytest_llmbench_arrivals: {name!r} is {shown(process)}, no function of rate, count and seed"
+            f"pytest_llmbench_arrivals: {name!r} must be a function of rate, count and seed, got "
+            f"{shown(process)}"
             for name, process in given.items()
             if not callable(process)
         ),
@@ -586,7 +587,7 @@ def _not_taken(positional: Sequence[object], given: Mapping[str, object], known:
 
 def _without_measurement(items: Sequence[pytest.Item]) -> list[str]:
     return [
-        f"{place_of(item)}: {name.removeprefix('llmbench_')} measures nothing by itself: put it beside a "
+        f"{place_of(item)}: {name.removeprefix('llmbench_')} measures nothing alone: put it beside a "
         "marker that does, such as @llmbench.ttft()"
         for item in items
         for name in (NO_REGRESSION, COMPARE)

@@ -45,214 +45,221 @@ OPTIONS = (
     Option(
         "endpoint",
         "the system under test: https://host/v1, wss://host/v1, grpc://host:port, sim[:PRESET] for the "
-        "embedded engine, replay[:PRESET] for the same in virtual time, or python:module:attr for an async "
-        "generator or an ASGI application; marked tests are skipped without it; given several times, as URL "
-        "or NAME=URL: these systems are compared",
+        "embedded engine, replay[:PRESET] for the same engine in virtual time, or python:module:attr for an "
+        "async generator or an ASGI application; without it marked tests are skipped; several of them, as "
+        "URL or NAME=URL, are compared",
         "URL",
         systems=True,
     ),
-    Option("model", "model name; default: the only one that the endpoint lists", "NAME"),
+    Option("model", "name of the model (default: the only one that the endpoint lists)", "NAME"),
     Option("api", "wire dialect, such as openai-chat or anthropic-messages, or auto (default: auto)", "NAME"),
     Option(
         "http",
-        "HTTP version of the measured requests to http:// and https:// endpoints: over 2 a connection has "
-        "several at a time, as many as the server allows (default: 1.1)",
+        "HTTP version of the measured requests; with 2, one connection carries as many requests at a time as "
+        "the server allows (default: 1.1)",
         choices=("1.1", "2"),
     ),
     Option(
         "sut",
-        "TOML file that discloses the system under test; of several systems one for each, as NAME=FILE",
+        "TOML file that describes the system under test; with several systems one for each, as NAME=FILE",
         "FILE",
         systems=True,
     ),
     Option(
         "scale",
-        "quick: a smoke run of seconds, never compliant; standard: what the marker says; "
-        "full: everything an unconditional verdict needs (default: standard)",
+        "size of the tests: quick is a smoke run of seconds, never compliant; standard is what the marker "
+        "says; full is everything that an unconditional verdict needs (default: standard)",
         choices=("quick", "standard", "full"),
     ),
-    Option("plan", "print what the selected tests would send and how long it takes; send nothing", flag=True),
+    Option(
+        "plan",
+        "send nothing; print what the selected tests would send and how long they would take",
+        flag=True,
+    ),
     Option("report", "write report.json, report.html, minimum.txt and the records into DIR", "DIR"),
     Option(
         "runs", "repetitions of every measured load (default: what the marker says, else 1)", "K", number=True
     ),
     Option(
         "baseline-endpoint",
-        "a URL, variant:NAME, or base-model for the same requests without their adapters: every test runs "
-        "on both in turns, --llm-runs times each (default: 6, and always an even number), and is compared "
-        "with it",
+        "measure a second system too, in turns with the first, and compare with it: a URL, variant:NAME, or "
+        "base-model for the same requests without their adapters; --llm-runs times each, an even number "
+        "(default: 6)",
         "URL",
     ),
     Option(
         "calibrate",
-        "run every test 8 times, or --llm-runs, on the unchanged system: how much its runs differ, which "
-        "limits and changes are beyond that; kept for later sessions",
+        "run every test 8 times (or --llm-runs) on the unchanged system, print how much runs differ and "
+        "which limits and changes exceed that, and keep it for later sessions",
         flag=True,
     ),
-    Option("save", "keep the run statistics as a new baseline of this name; use it with --llm-runs", "NAME"),
+    Option("save", "save the session as a baseline with this name; use it with --llm-runs", "NAME"),
     Option(
         "autosave",
-        "keep the run statistics as a new baseline that is named after the commit, or after the time outside "
-        "of a repository",
+        "save the session as a baseline named after the commit, or after the time where there is no "
+        "repository",
         flag=True,
     ),
     Option(
         "compare",
-        "compare with a baseline: its name (the latest of it), its number, or the path of its file",
+        "compare with a saved baseline: its name (the latest one), its number, or the path of its file",
         "NAME_OR_FILE",
     ),
     Option(
         "compare-fail",
-        "fail a test whose metric is worse by more than this, as in ttft.p99:5%; may be given several times",
+        "fail a test whose metric is worse by more than this, for example ttft.p99:5%; may be repeated",
         "METRIC:LIMIT",
         many=True,
     ),
     Option(
         "compare-confirm",
-        "fail a test once a regression shows in M of the last K sessions, as in 2/3; needs --llm-save and "
-        "--llm-compare with one name (default: in this session)",
+        "fail a test only when M of the last K sessions show the regression, for example 2/3; needs "
+        "--llm-save and --llm-compare with the same name (default: this session alone decides)",
         "M/K",
     ),
     Option(
         "accept",
-        "the session that is saved is the new level, for this reason: later ones are compared with it, and "
-        "with nothing before it",
+        "accept the saved session as the new level, for this reason; later sessions are compared with it, "
+        "and not with earlier ones",
         "REASON",
     ),
     Option(
         "waive",
-        "compare in spite of a mismatch with the baseline until a day, FIELD=REASON@YYYY-MM-DD; may be given "
-        "several times",
+        "compare in spite of a mismatch with the baseline, until a day: FIELD=REASON@YYYY-MM-DD; may be "
+        "repeated",
         "WAIVER",
         many=True,
     ),
     Option(
         "storage",
-        "folder of the baselines (default: .llmbench), or the store that has them: "
-        "git:[REMOTE/]BRANCH[:PATH], or NAME:WHERE of the hook pytest_llmbench_stores",
+        "where baselines are kept: a folder (default: .llmbench), a branch as git:[REMOTE/]BRANCH[:PATH], or "
+        "NAME:WHERE for a store of the hook pytest_llmbench_stores",
         "DIR",
     ),
     Option(
         "send",
-        "send the figures of the session when it ends, as in otlp:http://collector:4318/v1/metrics, or "
-        "otlp:env for the one of OpenTelemetry's variables",
+        "send the figures when the session ends, for example to otlp:http://collector:4318/v1/metrics; "
+        "otlp:env reads OpenTelemetry's variables",
         "NAME:WHERE",
     ),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
     Option(
         "place",
-        'names of the place, as in h100,nightly, by which markers choose their numbers: p99_ms={"h100": 500, '
-        '"mi300": 700}; without it the accelerator of the SUT file does',
+        "names of the place, for example h100,nightly: markers choose their numbers by them, as in "
+        'p99_ms={"h100": 500, "mi300": 700} (default: the accelerator in the SUT file)',
         "NAMES",
     ),
     Option(
         "prompts",
-        "seed: the prompts of the seed alone; NAME: those of every session with that name; auto: others in "
-        "each session against a server that was there before, whose prefix cache may hold those of the last, "
-        "else those of the seed (default: auto)",
+        "which prompts a session sends: seed, those of --llm-seed; NAME, the same in every session with "
+        "that name; auto, new ones for a server that was running before, whose prefix cache may hold "
+        "earlier ones, otherwise those of the seed (default: auto)",
         "NAME",
     ),
     Option(
         "intervals",
-        "how intervals are found: analytic, or by a studentised block bootstrap (default: analytic)",
+        "method of the intervals: analytic, or a studentised block bootstrap (default: analytic)",
         choices=("analytic", "bootstrap"),
     ),
     Option(
         "inconclusive",
-        "what becomes of a test whose interval does not decide (default: fail)",
+        "outcome of a test that its interval does not decide (default: fail)",
         choices=("fail", "pass"),
     ),
     Option(
         "exit-codes",
-        "end with 10 where a limit is broken, 11 where some are only undecided, 12 where tests are only not "
-        "judged; 1, as without it, where anything else failed",
+        "exit with 10 if a limit is broken, else 11 if limits are undecided, else 12 if tests are not "
+        "judged; with 1, as usual, if anything else failed",
         flag=True,
     ),
-    Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
-    Option("import", "collect the loads of another tool's list, script or configuration too", "FILE"),
-    Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
+    Option("require", "fail marked tests without --llm-endpoint; they are not skipped", flag=True),
+    Option("import", "also run the loads in another tool's list, script or configuration", "FILE"),
+    Option("workloads", "TOML file with workloads for markers to name: lengths, data sets, traces", "FILE"),
     Option(
         "records",
-        "what is written of single requests beside the report: compact (without what follows from the rest), "
-        "full or none, and nothing can be recomputed (default: compact); besides, as in compact,events: "
-        "events, each change of state of loads and requests; sequence, the exact requests of every test",
+        "which records of single requests are written: compact (without values that follow from others), "
+        "full, or none, which rules out recompute (default: compact); and, as in compact,events: events, "
+        "each change of state of loads and requests; sequence, the exact requests of every test",
         "NAME,...",
         parts=True,
     ),
     Option(
         "profile",
-        "switch the engine's profiler on after each test that failed, or after the test of this node id, for "
-        "some seconds of further load that nothing judges (needs an engine that was started for it)",
+        "run the engine's profiler after each failed test, or after the test with this node id, under a "
+        "short further load that is not judged; the engine must be started for profiling",
         "failed|ID",
     ),
     Option(
         "allow-overload",
-        "allow tests that load the system up to failure (memory_pressure): on an isolated system only",
+        "allow tests that load the system until it fails (memory_pressure); use it on an isolated system "
+        "only",
         flag=True,
     ),
     Option(
         "timeout",
-        "longest wait for the first byte of a reply and between its chunks, in seconds (default: 120 and 60, "
-        "or 20 times what the system took while it was warmed up, scaled by the lengths, where that is more)",
+        "longest wait in seconds for the first byte of a reply, and between its chunks (default: 120 and 60, "
+        "or 20 times the wait during warm-up, scaled by the lengths, if that is longer)",
         "S",
     ),
     Option(
         "wait",
-        "wait so many seconds for an endpoint that is still starting: a refused connection, status 503, "
-        "until it lists its models and streams a token (default: 0)",
+        "wait up to this many seconds for an endpoint that is still starting, until it lists its models and "
+        "streams a token (default: 0)",
         "S",
     ),
     Option(
         "workers",
-        "processes that send the load, each with a loop of its own; 0: within pytest's own process, for "
-        "debuggers; ray[:ADDRESS][?workers=N]: on the nodes of a Ray cluster (default: 1)",
+        "number of processes that send the load; 0: pytest's own process, for debuggers; "
+        "ray[:ADDRESS][?workers=N]: the nodes of a Ray cluster (default: 1)",
         "N",
     ),
     Option(
         "remeasure",
-        "how often a load is measured again, with new requests, that was void for a cause on this machine: "
-        "sends that came late (default: 2; 0: never)",
+        "how often a load is measured again, with new requests, if this machine made it void by late sends "
+        "(default: 2; 0: never)",
         "N",
         number=True,
     ),
     Option(
         "host-limits",
-        "how late and how uncertain this machine may be before a load is void, as in "
-        "send_lag_ns=50000000,rate_share=0.9; looser than usual: never compliant",
+        "how late and how uncertain this machine may be before a load is void, for example "
+        "send_lag_ns=50000000,rate_share=0.9; a looser limit than the default is never compliant",
         "NAME=VALUE,...",
     ),
     Option(
         "worker-cpus",
-        "cores to keep these processes on, in turn: 2,3 or 4-7, auto, none (default: none)",
+        "cores for the processes of --llm-workers, one each in turn: 2,3 or 4-7, auto, none (default: none)",
         "LIST",
     ),
     Option(
         "caps",
-        "what the session sends at most, warm-ups and all, as in requests=20000,rate=50: requests (default: "
-        "1000000), tokens of input and longest answers (2000000000), seconds of load (86400, a day), rate of "
-        "a load in requests per second (10000), concurrency of a load (10000)",
+        "the most that the session may send, warm-ups included, for example requests=20000,rate=50: "
+        "requests (default: 1000000), tokens of input and longest output (2000000000), seconds of load "
+        "(86400, a day), rate of one load in requests per second (10000), concurrency of one load (10000)",
         "NAME=VALUE,...",
         parts=True,
     ),
     Option(
         "budget",
-        "time for all tests with one load, such as 5m or 90s: each spends its part on as many runs or "
-        "requests as decide its limits and comparisons",
+        "time for all tests of one load together, for example 5m or 90s; each test spends its part on the "
+        "runs or requests that decide its limits and comparisons",
         "TIME",
     ),
     Option(
         "insecure",
-        "do not check the server's certificate: whoever stands in between reads the API key and can change "
-        "the replies; every result says so",
+        "do not check the server's certificate: someone in between can read the API key and change the "
+        "replies; every result says so",
         flag=True,
     ),
     Option(
         "proxy",
-        "measure through an HTTP proxy: its URL, or env for the one of the environment (default: directly, "
-        "and a proxy of the environment is an error)",
+        "measure through an HTTP proxy: its URL, or env for the proxy of the environment (default: no proxy; "
+        "one in the environment is an error)",
         "http://HOST:PORT",
     ),
-    Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
+    Option(
+        "api-key-file", "file with the API key (default: the variable LLM_API_KEY or OPENAI_API_KEY)", "FILE"
+    ),
 )
 
 NOW = {

@@ -528,9 +528,9 @@ class VariantTable(Table):
                 if key in self.model_fields_set:
                     yield f"{at}.{key} belongs to a command, and there is none"
         elif self.url is None and not any(PORT in word for word in (*self.command, *self.env.values())):
-            yield f"{at}.command: say where it answers, with url, or with {PORT} in the command or its env"
+            yield f"{at}.command: name its port with {PORT}, in command or env, or give url"
         if self.restore is not None and self.control is None:
-            yield f"{at}.restore undoes a control call, and there is none"
+            yield f"{at}.restore undoes a control call, but there is none"
 
 
 class Variants(Table):

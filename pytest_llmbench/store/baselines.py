@@ -114,10 +114,10 @@ def check_name(name: str) -> None:
     """Raise StoreError for a name that cannot be part of a file name."""
     if not _NAME.fullmatch(name) or name.endswith(_FILES) or len(name) > _LONGEST_NAME:
         raise StoreError(
-            f"{shown(name)} is no name of a baseline: letters, digits, '.', '_' and '-', at most "
-            f"{_LONGEST_NAME} of them",
+            f"{shown(name)} is not a name for a baseline: use at most {_LONGEST_NAME} letters, digits, '.', "
+            "'_' and '-'",
             where="--llm-save",
-            remedy="name it after what it is of, such as main or v1.4",
+            remedy="give a name such as main or v1.4",
         )
 
 
@@ -140,7 +140,7 @@ def save_baseline(storage: Path, baseline: Baseline) -> Path:
         raise StoreError(
             f"cannot write the baseline: {error.strerror or error}",
             where=str(folder),
-            remedy="name a folder that can be written with --llm-storage",
+            remedy="name a writable folder with --llm-storage",
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -251,9 +251,9 @@ def _exact(paths: Sequence[Path], given: str) -> list[Path]:
 def _ambiguous(given: str, found: Sequence[Path], where: str | None = None) -> StoreError:
     names = _some([f"{path.parent.name}/{path.stem}" for path in found])
     return StoreError(
-        f"{shown(given)} may be any of {len(found)} baselines",
+        f"{shown(given)} matches {len(found)} baselines",
         where=where,
-        remedy=f"write more of one of them: {names}",
+        remedy=f"give a longer name: {names}",
     )
 
 
@@ -290,7 +290,7 @@ def read_baseline(path: Path) -> Baseline:
         found = error.errors(include_url=False)
         listed = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:5])
         raise StoreError(
-            f"no whole baseline: {listed}", where=str(path), remedy="save it again with --llm-save"
+            f"not a complete baseline: {listed}", where=str(path), remedy="save it again with --llm-save"
         ) from error
 
 
@@ -319,7 +319,7 @@ def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str
 def _of_another_version(version: object, path: Path) -> StoreError:
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
         return StoreError(
-            f"no baseline of pytest-llmbench: baseline_version is {shown(version)}",
+            f"not a baseline of pytest-llmbench: baseline_version is {shown(version)}",
             where=str(path),
             remedy="name a file that --llm-save wrote",
         )
@@ -329,7 +329,7 @@ def _of_another_version(version: object, path: Path) -> StoreError:
     else:
         relation, remedy = "older", "save the baseline again with this version of pytest-llmbench"
     return StoreError(
-        f"baseline version {version} is {relation} than {BASELINE_VERSION}, the one that is read here",
+        f"baseline version {version} is {relation} than {BASELINE_VERSION}, which this version reads",
         where=str(path),
         remedy=remedy,
     )

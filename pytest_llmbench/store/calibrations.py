@@ -61,7 +61,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     Raises StoreError where it cannot be written.
     """
     text = json.dumps(calibration.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
-    write_text(path, text, remedy="name a folder that can be written with --llm-storage")
+    write_text(path, text, remedy="name a writable folder with --llm-storage")
 
 
 def read_calibration(path: Path) -> Calibration | None:
@@ -76,7 +76,7 @@ def read_calibration(path: Path) -> Calibration | None:
     except (OSError, ValidationError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise StoreError(
-            f"no whole calibration of version {CALIBRATION_VERSION}: {first}",
+            f"not a complete calibration of version {CALIBRATION_VERSION}: {first}",
             where=str(path),
             remedy="calibrate again (--llm-calibrate), or remove the file",
         ) from error

@@ -65,7 +65,7 @@ def read_rows(path: Path, format_: FileFormat | None = None) -> Iterator[Mapping
 def _unbroken(rows: Iterable[tuple[str, Any]], path: Path) -> Iterator[Mapping[str, Any]]:
     for place, row in rows:
         if not isinstance(row, Mapping):
-            why = row if isinstance(row, Broken) else Broken("is no JSON object")
+            why = row if isinstance(row, Broken) else Broken("is not a JSON object")
             raise SuiteError(f"{place} {why}", where=str(path), remedy=why.remedy)
         yield row
 
@@ -116,13 +116,13 @@ def exercises(
         if prompt is None:
             wanted = prompt_field or " or ".join(PROMPT_FIELDS)
             mistakes.append((number, f"row {number} has no text under {wanted}; it has {_names(row)}"))
-            remedies = ['name the field, prompt_field = "…"']
+            remedies = ['name the field: prompt_field = "…"']
         found.append((prompt or "", _text(row, (answer_field,) if answer_field else ANSWER_FIELDS)))
     unlimited = sum(answer is None for _, answer in found) if answered else 0
     if unlimited:
-        told = f"{unlimited} of {len(found)} rows have no answer whose length limits the output"
+        told = f"{unlimited} of {len(found)} rows have no answer to set the output length"
         mistakes.append((-1, told))
-        remedies.append('say max_tokens = …, or name the field, answer_field = "…"')
+        remedies.append('give max_tokens = …, or name the field: answer_field = "…"')
     if not found:
         remedies.append("give the file of the data set")
         mistakes.append((-1, "holds no rows"))
@@ -198,7 +198,7 @@ def _choices(given: Any) -> dict[str, str]:
     count = len(texts) if isinstance(texts, list) else 0
     right = 2 <= count <= len(LETTERS) and all(isinstance(text, str) and text.strip() for text in texts)
     if not right or not isinstance(labels, Sequence) or len(set(map(str, labels))) != count:
-        raise SuiteError(f"the choices are no list of 2 to {len(LETTERS)} texts")
+        raise SuiteError(f"the choices must be a list of 2 to {len(LETTERS)} texts")
     return dict(zip(map(str, labels), texts, strict=True))
 
 

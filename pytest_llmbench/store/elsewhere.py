@@ -96,7 +96,7 @@ class Mirror:
                     return f"baseline sent to {self.given} as {name}"
             raise StoreError(f"{self.given} has no free number")
         except StoreError as error:
-            return f"WARNING: {error.what}: the session waits in {waiting}, and is sent with the next one"
+            return f"WARNING: {error.what}: the session is kept in {waiting} and sent with the next one"
 
     def _names(self) -> list[str]:
         return list(self.store.names())
@@ -155,8 +155,8 @@ def mirror_of(given: str, option: str) -> Mirror | None:
     if make is None:
         known: Sequence[str] = names("stores")
         raise SuiteError(
-            f"{option} {shown(given)}: no store is called {found['name']!r}",
-            remedy=f"there are: {', '.join(known)}; the hook pytest_llmbench_stores gives others, and of a "
+            f"{option} {shown(given)}: there is no store {found['name']!r}",
+            remedy=f"there are: {', '.join(known)}; the hook pytest_llmbench_stores adds others; for a "
             f"folder write ./{given}",
         )
     return Mirror(given, make(found["rest"]), folder_of(given))

@@ -90,12 +90,12 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
         ) from error
     except ValueError as error:  # not UTF-8, not JSON, or nested too deep
         raise StoreError(
-            f"not a whole JSON file, perhaps truncated: {error}", where=str(path), remedy=damaged
+            f"not a complete JSON file, perhaps truncated: {error}", where=str(path), remedy=damaged
         ) from error
     if isinstance(content, dict):
         return content
     raise StoreError(
-        f"no {what}: a JSON {type(content).__name__} where an object is expected",
+        f"not a {what}: expected a JSON object, got a {type(content).__name__}",
         where=str(path),
         remedy=absent,
     )
@@ -121,7 +121,7 @@ def check_writable(directory: Path, option: str) -> None:
         raise StoreError(
             f"the folder cannot be written: {error.strerror or error}",
             where=str(directory),
-            remedy=f"name one that can be created and written with {option}",
+            remedy=f"name a writable folder with {option}",
         ) from error
 
 
@@ -204,7 +204,7 @@ def _check_classes(report: Report, path: Path) -> None:
         # A test that nobody audited has no requirements, and no class.
         if requirements and order.index(test.compliance.verdict) < order.index(deserved):
             raise StoreError(
-                f"{test.nodeid} is called {test.compliance.verdict}, and by its own requirements it is "
+                f"{test.nodeid} has the verdict {test.compliance.verdict}, but its requirements give "
                 f"{deserved}: the file was changed",
                 where=str(path),
                 remedy="write the report again",
@@ -224,7 +224,7 @@ def _check_version(version: object, path: Path) -> None:
         return
     relation = "newer" if newer else "older"
     raise StoreError(
-        f"schema version {version} is {relation} than {SCHEMA_VERSION}, the one that is read here",
+        f"schema version {version} is {relation} than {SCHEMA_VERSION}, which this version reads",
         where=str(path),
         remedy="upgrade pytest-llmbench" if newer else "write the report again with this version",
     )
@@ -234,4 +234,4 @@ def _mistakes(error: ValidationError) -> str:
     found = error.errors(include_url=False)
     listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
     rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
-    return "the report does not have the shape of its schema: " + "; ".join(listed + rest)
+    return "the report does not match its schema: " + "; ".join(listed + rest)

@@ -127,7 +127,7 @@ class Course:
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
-    raise TypeError(f"a text is expected, not {type(value).__name__}")
+    raise TypeError(f"expected a text, got {type(value).__name__}")
 
 
 JOURNAL_NAME = "journal.jsonl"
@@ -243,7 +243,7 @@ class Journal:
         beginning = os.pread(self._descriptor, _LONGEST_HEAD, 0)
         if not (_HEAD.match(beginning) or _CUT.startswith(beginning)):
             raise StoreError(
-                "it is no journal of pytest-llmbench, and that of a session would take its place",
+                "it is not a journal of pytest-llmbench, and a session would overwrite it",
                 where=str(self.path),
                 remedy="move it, or name another directory with --llm-report",
             )
@@ -359,7 +359,7 @@ def _in_use(path: Path) -> StoreError:
         command = " ".join(head.environment.command)
         who = f"another session (process {head.pid}, since {head.started}: {command})"
     return StoreError(
-        f"{who} is writing into this report directory",
+        f"{who} is writing to this report directory",
         where=str(path.parent),
         remedy="wait for its end, or name another directory with --llm-report",
     )

@@ -34,13 +34,13 @@ def read_limits(path: Path) -> dict[str, dict[str, Any]]:
         raise SuiteError(f"cannot be read: {told}", where=f"limits {path}", remedy=_REMEDY) from None
     loose = [name for name, own in found.items() if not isinstance(own, dict)]
     if loose:
-        told = f"{', '.join(loose)} stands outside a table [name_of_the_test]"
+        told = f"{', '.join(loose)} must be inside a table [name_of_the_test]"
         raise SuiteError(told, where=f"limits {path}", remedy=_REMEDY)
     return found
 
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_REMEDY = "correct it, or have --llm-calibrate write it"
+_REMEDY = "correct it, or let --llm-calibrate write it"
 
 
 def of_test(every: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:

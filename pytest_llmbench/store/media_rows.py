@@ -33,7 +33,7 @@ _BEGINNINGS: Mapping[Modality, tuple[bytes, ...]] = {
 """Modality → what files of its formats begin with."""
 _Part = tuple[Modality | None, str, Any]
 """The modality of a part of a message, its kind, and what it holds; None: it is of another kind."""
-_UNKNOWN = f"it is not sent: there are text, {', '.join(_PARTS)}"
+_UNKNOWN = f"it cannot be sent; known types are text, {', '.join(_PARTS)}"
 _HEAD_BYTES = 16
 _OTHER_NAMES = {"jpg": "jpeg", "mpeg": "mp3", "x-wav": "wav", "wave": "wav", "mov": "quicktime"}
 _PLACES = re.compile(r"<(?:image|audio|video)(?: \d{1,3})?>\n?")
@@ -151,14 +151,14 @@ def _parts(content: Sequence[Any]) -> Iterator[_Part]:
 def _piece(modality: Modality, value: Any, folder: Path) -> Piece | str:
     """The piece, or what is wrong with it."""
     if not isinstance(value, str):
-        return f"{shown(value)} is no text: give a path or a data: URL"
+        return f"{shown(value)} is not a text: give a path or a data: URL"
     if value.startswith(DATA):
         return _of_url(modality, value)
     if re.match(r"[a-z][a-z0-9+.-]*://", value) and not value.startswith("file://"):
         return f"{shown(value)} is not fetched: save the file and give its path"
     file = folder / Path(value.removeprefix("file://")).expanduser()
     if file.suffix.lower() not in SUFFIXES[modality]:
-        return f"{shown(str(file))} is none of {', '.join(SUFFIXES[modality])}"
+        return f"{shown(str(file))} must end with one of {', '.join(SUFFIXES[modality])}"
     try:
         if not file.is_file():
             return f"there is no file {shown(str(file))}"
@@ -167,7 +167,9 @@ def _piece(modality: Modality, value: Any, folder: Path) -> Piece | str:
     except (OSError, ValueError) as error:
         return f"{shown(str(file))} cannot be read: {error}"
     return (
-        Piece(modality, path=str(file)) if _is_of(modality, head) else f"{shown(str(file))} is no {modality}"
+        Piece(modality, path=str(file))
+        if _is_of(modality, head)
+        else f"{shown(str(file))} is not a {modality} file"
     )
 
 
@@ -182,9 +184,9 @@ def _of_url(modality: Modality, url: str) -> Piece | str:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        return f"{shown(head)} is no base64: {error}"
+        return f"{shown(head)} is not base64: {error}"
     if not _is_of(modality, data[:_HEAD_BYTES]):
-        return f"{shown(head)} is no {modality}"
+        return f"{shown(head)} is not a {modality} file"
     return Piece(modality, path=f"{DATA}{modality}/{name};base64,{text}")
 
 

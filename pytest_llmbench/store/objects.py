@@ -70,7 +70,7 @@ def plain_object(value: object) -> dict[str, JsonValue]:
     """A mapping or dataclass as :func:`plain` makes it, typed as a dict."""
     converted = plain(value)
     if not isinstance(converted, dict):
-        raise TypeError(f"{type(value).__name__} does not become a JSON object")
+        raise TypeError(f"{type(value).__name__} cannot become a JSON object")
     return converted
 
 
@@ -165,7 +165,7 @@ def rebuilt(value: JsonValue) -> Any:
         return _rebuilt(value)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         why = f"{type(error).__name__}: {str(error)[:_MOST_TOLD]}"
-        raise StoreError(f"a value is none of its kind: {why}") from error
+        raise StoreError(f"a value has the wrong type: {why}") from error
 
 
 def _rebuilt(value: JsonValue) -> Any:
@@ -175,7 +175,7 @@ def _rebuilt(value: JsonValue) -> Any:
         return value
     if _OPAQUE in value:
         raise StoreError(
-            f"{value[_OPAQUE]} is an object of the suite, which a report does not hold",
+            f"{value[_OPAQUE]} is an object of the suite, and a report does not contain those",
             remedy="run the test again with the suite itself",
         )
     if _TUPLE in value:
@@ -232,14 +232,14 @@ def _name_of(value: Any) -> str:
 def _facts(found: Mapping[str, Any]) -> Facts:
     for key, fact in found.items():
         if not (isinstance(fact, Fact) and isinstance(fact.origin, Origin) and isinstance(fact.source, str)):
-            raise StoreError(f"{shown(key)} is no fact: {shown(fact)}")
+            raise StoreError(f"{shown(key)} is not a fact: {shown(fact)}")
     return Facts(found)
 
 
 def _class_of(path: str) -> Any:
     name = path.rpartition(".")[2]
     if name not in _MODULES:
-        raise StoreError(f"{shown(path)} is no value of this version of pytest-llmbench")
+        raise StoreError(f"{shown(path)} is unknown to this version of pytest-llmbench")
     return getattr(import_module(_PACKAGE + _MODULES[name]), name)
 
 
@@ -250,11 +250,11 @@ def _number_type(name: str) -> np.dtype[Any]:
     """The NumPy type of a name. NumPy itself is not asked: it reads names as Python, and has types of texts,
     of which one entry can be made as long as the name says."""
     if name not in _NUMBER_TYPES:
-        raise StoreError(f"{shown(name)} is no type of numbers")
+        raise StoreError(f"{shown(name)} is not a type of numbers")
     return np.dtype(name)
 
 
 def _entries(value: JsonValue) -> list[Any]:
     if not isinstance(value, list):
-        raise StoreError(f"a list is expected, not {shown(value)}")
+        raise StoreError(f"expected a list, got {shown(value)}")
     return value

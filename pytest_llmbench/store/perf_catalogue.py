@@ -51,10 +51,12 @@ def read_catalogue(path: Path) -> CatalogueEntry:
             f"cannot be read: {error.strerror}", where=str(path), remedy="check the path"
         ) from error
     except ValueError as error:
-        raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
+        raise SuiteError(f"not JSON: {error}", where=str(path), remedy="check the file") from error
     if not is_catalogue(content):
         remedy = f"give the config.json of an entry, with {INPUT} and {OUTPUT}"
-        raise SuiteError("is no entry of inference-perf's workload catalogue", where=str(path), remedy=remedy)
+        raise SuiteError(
+            "is not an entry of inference-perf's workload catalogue", where=str(path), remedy=remedy
+        )
     return _entry(content, str(path))
 
 
@@ -120,7 +122,7 @@ def _law(table: Mapping[str, Any]) -> tuple[LengthLaw, _Quantile]:
 
         return _chosen(quantile), quantile
     if kind is None:
-        raise ValueError("it has no distribution_type: figures that were observed are no law to draw from")
+        raise ValueError("it has no distribution_type: observed figures alone do not define a distribution")
     raise ValueError(f"distribution_type is {shown(kind)}: a mean and a deviation do not define it")
 
 

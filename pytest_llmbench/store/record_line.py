@@ -204,7 +204,7 @@ def _given(line: bytes) -> dict[str, Any]:
     # An empty list is the default of its field; in the file it is there for readers of other languages.
     given = parse_json(line)
     if not isinstance(given, dict):
-        raise TypeError(f"a JSON {type(given).__name__} where an object is expected")
+        raise TypeError(f"expected a JSON object, got a {type(given).__name__}")
     return {name: value for name, value in given.items() if value != []}
 
 
@@ -236,4 +236,4 @@ def _listed(values: Any) -> Sequence[int]:
 def _numpy_as_list(value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")

@@ -305,4 +305,4 @@ def cut_off(number: int, line: bytes) -> str:
 
 
 def damaged(what: str, path: Path) -> StoreError:
-    return StoreError(what, where=str(path), remedy="it is no records file, or a damaged one; measure again")
+    return StoreError(what, where=str(path), remedy="it is not a records file, or is damaged; measure again")

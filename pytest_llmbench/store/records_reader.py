@@ -102,7 +102,7 @@ def _of_their_kinds(path: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(f"a record has a value that is none of its kind: {error}", path) from error
+        raise damaged(f"a record has a value of the wrong type: {error}", path) from error
 
 
 @dataclass
@@ -153,7 +153,7 @@ class RecordsLines(Iterator[bytes]):
             self.cut = True
             raise StopIteration from None
         except (gzip.BadGzipFile, zlib.error) as error:
-            raise damaged(f"it cannot be unpacked: {error}", self._path) from error
+            raise damaged(f"it cannot be decompressed: {error}", self._path) from error
 
 
 @contextmanager
@@ -180,7 +180,7 @@ class _Lines:
                 bad: tuple[int, bytes, Exception] | None = None
                 for number, line in enumerate(each, start=2):
                     if bad is not None:
-                        raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
+                        raise damaged(f"line {bad[0]} is not a record: {bad[2]}", self._path) from bad[2]
                     try:
                         row, label = row_of(line)
                     except (ValueError, KeyError, TypeError) as error:
@@ -191,7 +191,9 @@ class _Lines:
                 if bad is not None:
                     self.dropped = cut_off(bad[0], bad[1])
                 elif each.cut:
-                    self.dropped = "the file has no end: its writer was killed, later requests are missing"
+                    self.dropped = (
+                        "the file has no end: its writer was killed, and later requests are missing"
+                    )
         except OSError as error:
             raise StoreError(
                 f"cannot read the records: {error.strerror or error}",

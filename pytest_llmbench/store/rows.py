@@ -39,10 +39,10 @@ class Broken(str):
 
 
 class _Half(Broken):
-    remedy = "write the whole character, or leave the row out"
+    remedy = "write the whole character, or leave out the row"
 
 
-_HALF = _Half("holds half a character (a lone surrogate such as \\ud83d), which no request can carry")
+_HALF = _Half("holds half a character (a lone surrogate such as \\ud83d), which cannot be sent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def numbered_rows(path: Path, format_: FileFormat | None = None) -> Rows:
         if isinstance(row, Mapping):
             found.append((place, row))
         else:
-            mistakes.append(f"{place} {row if isinstance(row, Broken) else 'is no JSON object'}")
+            mistakes.append(f"{place} {row if isinstance(row, Broken) else 'is not a JSON object'}")
     return Rows(tuple(found), tuple(mistakes))
 
 
@@ -82,9 +82,9 @@ def format_of(path: Path) -> FileFormat:
     if found is None:
         known = ", ".join(_SUFFIXES)
         raise SuiteError(
-            f"the suffix says nothing about the format: {known} are known",
+            f"the suffix does not show the format; known are {known}",
             where=str(path),
-            remedy='say it: format = "jsonl"',
+            remedy='give the format, for example format = "jsonl"',
         )
     return found
 
@@ -98,7 +98,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                row = Broken(f"is no JSON: {error}")
+                row = Broken(f"is not JSON: {error}")
             yield f"line {number}", _HALF if unsendable(row, line) else row
 
 
@@ -108,7 +108,7 @@ def _document(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         content = parse_json(unpacked_bytes(path))
     except ValueError as error:
-        raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
+        raise SuiteError(f"not JSON: {error}", where=str(path), remedy="check the file") from error
     rows = content if isinstance(content, list) else [content]
     own = {"messages", "conversations", "resourceSpans", "spans"}
     if isinstance(content, dict) and not own & set(content) and not is_weka(content):
@@ -124,7 +124,7 @@ def _table(path: Path) -> Iterator[tuple[str, Any]]:
     except UnicodeDecodeError as error:
         raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
     for line, row in csv_rows(text):
-        yield f"line {line}", Broken(f"is no CSV: {row}") if isinstance(row, csv.Error) else row
+        yield f"line {line}", Broken(f"is not CSV: {row}") if isinstance(row, csv.Error) else row
 
 
 def csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any] | csv.Error]]:
@@ -167,7 +167,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
                     raise OSError(errno.EFBIG, f"its rows are more than {MOST_BYTES >> 30} GiB")
                 yield from ((f"row {next(numbers)}", row) for row in batch.to_pylist())
     except (OSError, ValueError, RuntimeError) as error:  # pyarrow's own errors are of these
-        raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
+        raise SuiteError(f"not a Parquet file: {error}", where=str(path), remedy="check the file") from error
 
 
 _READERS = {"json": _document, "jsonl": _lines, "csv": _table, "parquet": _parquet}

@@ -138,7 +138,7 @@ def dialect_at(url: str, name: str) -> Dialect:
     transport = transport_for(scheme)
     if transport is None:
         raise SuiteError(
-            f"{scheme}:// is spoken by an extra that this installation lacks",
+            f"{scheme}:// needs an extra that is not installed",
             where="--llm-endpoint",
             remedy="measure over http:// or https://, or install the package with its extras",
         )

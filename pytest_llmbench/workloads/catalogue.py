@@ -96,7 +96,7 @@ def with_answers(base: Workload, answers: Answers) -> Workload:
 
     if not isinstance(base, SessionWorkload | TraceSessionWorkload):
         raise SuiteError(
-            "answers are of sessions: turns of a conversation read them, single requests do not",
+            "answers applies to sessions: turns of a conversation read them, single requests do not",
             where=f"workload {shown(base.name)}",
         )
     return replace(base, answers=answers)
@@ -147,7 +147,7 @@ def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
             mistakes.append(f"part {shown(label)} is {shown(entry)}: give (workload, weight), or a weight")
             continue
         if not isinstance(label, str):
-            mistakes.append(f"part {shown(label)}: the label has to be a text")
+            mistakes.append(f"part {shown(label)}: the label must be a text")
             continue
         try:
             made.append(Part(label, workload(wanted), weight))
@@ -210,9 +210,9 @@ def _named(name: str) -> Workload:
     available = f"available: {', '.join(WORKLOADS)}, {PREFIX}{{{','.join(profiles())}}}"
     if name in FROM_DATASETS:
         raise SuiteError(
-            f"workload {name!r} is made of a data set, which is not bundled and has not been given",
-            remedy="name its file in the [workloads] section of a TOML file and give that with "
-            "--llm-workloads FILE, or hand over a workload object (fixture llm_workload, hook "
+            f"workload {name!r} needs a data set, which is not bundled and not given",
+            remedy="name its file in the [workloads] section of a TOML file and pass that with "
+            "--llm-workloads FILE, or give a workload object (fixture llm_workload, hook "
             f"pytest_llmbench_workloads); {available} without one",
         )
     close = difflib.get_close_matches(name.lower().replace("_", "-"), RESERVED_NAMES, n=1)
@@ -239,7 +239,7 @@ def _checked(candidate: Workload) -> Workload:
             "belong to the profiles, and only they state profiles"
         )
     if mistakes:
-        remedy = "a custom workload has to be fully specified (section 4.3.1 of the draft)"
+        remedy = "a custom workload must be fully specified (section 4.3.1 of the draft)"
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=remedy)
     return candidate
 

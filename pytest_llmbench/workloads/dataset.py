@@ -512,7 +512,7 @@ def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...
     raise SuiteError(
         f"the texts make {len(pieces)} repository contexts of {needed} tokens: {count} are needed",
         where="workload 'code-completion'",
-        remedy="hand over more functions, or texts of repositories as contexts",
+        remedy="give more functions, or texts of repositories as contexts",
     )
 
 

@@ -59,7 +59,7 @@ class LongContextWorkload(StreamedWorkload):
     def __post_init__(self) -> None:
         mistakes = []
         if not self.name:
-            mistakes.append("it has no name: give it one, reports show it")
+            mistakes.append("it has no name: give one, reports show it")
         if self.targets.bounds[0] < _SHORTEST_TARGET:
             mistakes.append(
                 f"targets start at {self.targets.bounds[0]}: at least {_SHORTEST_TARGET} are needed"
@@ -136,7 +136,7 @@ class LongContextWorkload(StreamedWorkload):
 def long_context(limit_tokens: int | None = None) -> LongContextWorkload:
     """The mixed workload: those targets of the appendix's list that leave room for the output in the
     context."""
-    remedy = "give workload='synthetic-uniform' or one of your own, or serve the model with a longer context"
+    remedy = "give workload='synthetic-uniform' or your own, or serve the model with a longer context"
     return LongContextWorkload(Choice(fitting_targets(MIXED_TARGETS, limit_tokens, remedy=remedy)))
 
 
@@ -157,8 +157,8 @@ def fitting_targets(
         return fitting
     room = "" if limit_tokens is None else f" into a context of {limit_tokens} tokens"
     raise SuiteError(
-        f"{len(fitting)} of the lengths {', '.join(map(str, targets))} fit{room} beside {output_tokens} "
-        f"output tokens: at least {at_least} are needed",
+        f"{len(fitting)} of the lengths {', '.join(map(str, targets))} fit{room} with {output_tokens} output "
+        f"tokens: at least {at_least} are needed",
         where="workload 'long-context'",
         remedy=remedy,
     )

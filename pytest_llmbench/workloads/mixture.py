@@ -134,7 +134,7 @@ class SessionMix(_OfParts):
     def __post_init__(self) -> None:
         mistakes = name_mistakes(self.name) + _part_mistakes(self.parts, fewest=1)
         mistakes += [
-            f"part {part.name!r} is of single requests: all parts are of sessions, or none is"
+            f"part {part.name!r} has single requests: either all parts have sessions, or none"
             for part in self.parts
             if not isinstance(part.workload, OfSessions)
         ]
@@ -365,14 +365,14 @@ def _joined(words: Any) -> str:
 
 def _part_mistakes(parts: tuple[Part, ...], fewest: int = 2) -> list[str]:
     if len(parts) < fewest:
-        return [f"there are {len(parts)} parts: a mixture has at least two"]
+        return [f"there are {len(parts)} parts: a mixture needs at least two"]
     found = []
     names = [part.name for part in parts]
     if len(set(names)) < len(names) or "" in names:
-        found.append(f"the parts are called {names}: give each a name of its own")
+        found.append(f"the parts have the names {names}: give each a different name")
     # They stand in the names of metrics: ttft[label].p99, beside ttft[0-256].p99 of a range of lengths.
     found += [
-        f"a part is called {name!r}: give it a name without brackets that is no range of numbers"
+        f"a part has the name {name!r}: use no brackets and no range of numbers"
         for name in names
         if set("[]") & set(name) or _RANGE.fullmatch(name)
     ]
@@ -382,7 +382,7 @@ def _part_mistakes(parts: tuple[Part, ...], fewest: int = 2) -> list[str]:
             found.append(f"{told}: give a number above 0, at most {LARGEST_WEIGHT:g}")
         mistakes = check_specification(part.workload)
         if not mistakes and "exact" in part.workload.specification()["input_length"]:
-            mistakes = ["prompts of exact lengths are of one workload alone: leave exact = true out"]
+            mistakes = ["a mixture cannot have prompts of exact lengths: leave out exact = true"]
         found += [f"part {part.name!r}: {mistake}" for mistake in mistakes]
     return found or _disagreements(parts)
 
@@ -522,7 +522,7 @@ def _mistakes(mix: ClassMix) -> list[str]:
     found = []
     names = [each.name for each in mix.classes]
     if len(set(names)) < len(names) or "" in names:
-        found.append(f"the names are {names}: give each class a name of its own")
+        found.append(f"the names are {names}: give each class a different name")
     found += [
         f"the share of {each.name!r} is {each.share}: give a number above 0"
         for each in mix.classes

@@ -307,7 +307,7 @@ class _Search:
         return SuiteError(
             f"no prompt of exactly {self._target} tokens after {len(self._seen)} counts: {closest}",
             where="exact prompt length",
-            remedy="ask for a length above that of the empty prompt with its template, or allow a tolerance",
+            remedy="give a length above that of the empty prompt with its template, or allow a tolerance",
         )
 
 

@@ -122,7 +122,7 @@ class SessionWorkload(StreamedWorkload):
     def __post_init__(self) -> None:
         mistakes = temperature_mistakes(self.temperature) + answers_mistakes(self.answers)
         if not self.name or self.name in RESERVED_NAMES:
-            mistakes.append(f"it is called {self.name!r}: give it a name of its own")
+            mistakes.append(f"the name {self.name!r} is taken: choose another name")
         for name, least in (
             ("system_tokens", 0), ("group_tokens", 0), ("groups", 1), ("fan_out", 1), ("reset_every", 0)
         ):  # fmt: skip
@@ -510,7 +510,7 @@ def described_sessions(described: Mapping[str, Any]) -> SessionWorkload:
     all mistakes."""
     keys = described.get(_KEY) if set(described) == {_KEY} else None
     if not isinstance(keys, Mapping):
-        raise SuiteError(f"{shown(described)} describes no workload", remedy='write {"sessions": {…}}')
+        raise SuiteError(f"{shown(described)} is not a workload", remedy='write {"sessions": {…}}')
     mistakes = [_unknown(str(key)) for key in keys if key not in _KNOWN]
     mistakes += [f"{key} is missing" for key in _NEEDED if key not in keys]
     given: dict[str, Any] = {"name": "sessions"}

@@ -51,7 +51,7 @@ _REFERENCE_LAWS: Final[Mapping[str, tuple[LengthLaw, LengthLaw]]] = {
 def name_mistakes(name: str) -> list[str]:
     """Mistakes in the name of a custom workload, in words."""
     if not name:
-        return ["it has no name: give it one, reports show it"]
+        return ["it has no name: give one, reports show it"]
     if name in RESERVED_NAMES:
         return [f"{name!r} is the name of a reference workload: choose another name"]
     return []
@@ -136,7 +136,7 @@ class SyntheticWorkload(StreamedWorkload):
 def _mistakes(workload: SyntheticWorkload) -> list[str]:
     found = []
     if not workload.name:
-        found.append("it has no name: give it one, reports show it")
+        found.append("it has no name: give one, reports show it")
     laws = (workload.input_tokens, workload.output_tokens)
     details = (workload.highest_token_id, workload.tokenizer, workload.temperature)
     named_by_the_draft = _REFERENCE_LAWS.get(workload.name) == laws

@@ -307,15 +307,15 @@ def _not_live(sessions: Sequence[TracedSession]) -> list[str]:
     """Why the server's own answers cannot be used in the history of a trace."""
     said = [turn.messages for session in sessions for turn in session.turns]
     if any(each is None for each in said):
-        return ["live answers need a trace with messages: of lengths alone nobody knows where answers stand"]
+        return ["live answers need a trace with messages: lengths alone do not show where answers are"]
     for number, session in enumerate(sessions):
         for place, turn in enumerate(session.turns, start=1):
             told = () if turn.messages is None else turn.messages.messages
             tools = turn.messages is not None and bool(turn.messages.tools)
             if tools or any(message.role == "tool" or message.calls for message in told):
                 return [
-                    f"session {number}, turn {place} has tools: what they would give to a live call is not "
-                    "recorded, so leave such sessions out, or let answers be recorded ones"
+                    f"session {number}, turn {place} has tools: their results for a live call are not "
+                    "recorded, so leave out such sessions, or use recorded answers"
                 ]
     return []
 

@@ -88,4 +88,4 @@ def test_llm_client_says_that_it_asks_over_http(
     )
     result = run_in_process(pytester, BY_HAND, f"--llm-endpoint={url}")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"*llm_client asks over HTTP, and --llm-endpoint is one of {kind}*"])
+    result.stdout.fnmatch_lines([f"*llm_client sends requests over HTTP, but --llm-endpoint is {kind}*"])

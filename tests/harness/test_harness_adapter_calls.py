@@ -199,7 +199,7 @@ def test_a_server_without_such_calls_is_told_before_any_load() -> None:
     with (
         served(lambda *_: (404, {})) as url,
         ControlPlane(url, Access()) as control,
-        pytest.raises(SUTError, match="no call that loads an adapter") as raised,
+        pytest.raises(SUTError, match="no call to load an adapter") as raised,
     ):
         calls_of(control, url)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in str(raised.value)
@@ -230,7 +230,7 @@ def test_mistakes_of_the_marker() -> None:
     with pytest.raises(SuiteError, match=r"beside must be churn\("):
         build(job.Parameters, {"beside": "churn"}, test="job")
     limit = Objective("adapter_load.p95", "<=", 500.0, "ms")
-    with pytest.raises(SuiteError, match=r"is of adapters that come and go: give beside=churn"):
+    with pytest.raises(SuiteError, match=r"needs adapters that come and go: give beside=churn"):
         build(ttft.Parameters, {"slo": [limit]}, test="ttft")
     assert build(job.Parameters, {"slo": [limit], "beside": COMES_AND_GOES}, test="job").beside
 
@@ -269,4 +269,4 @@ def test_a_server_without_adapters_in_a_session(pytester: pytest.Pytester) -> No
     with EmbeddedEngine.start("fast") as plain:
         outcome = suite.measure(plain.url, "-n0", "-k", "churn")
     outcome.assert_outcomes(errors=1)
-    outcome.stdout.fnmatch_lines(["*no call that loads an adapter*", "*VLLM_ALLOW_RUNTIME_LORA_UPDATING*"])
+    outcome.stdout.fnmatch_lines(["*no call to load an adapter*", "*VLLM_ALLOW_RUNTIME_LORA_UPDATING*"])

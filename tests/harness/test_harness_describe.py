@@ -140,7 +140,7 @@ def test_what_a_format_does_not_say_is_said_to_be_unknown(
     assert "arrivals: no instants" in said
     assert "sessions: 1 with 1 requests, 100 % of them with one" in said
     assert main(["trace", "describe", str(jsonl(tmp_path / "a.jsonl", AGENTIC))]) == 0
-    assert "sharing: not known" in capsys.readouterr().out
+    assert "sharing: unknown" in capsys.readouterr().out
 
 
 def test_files_of_workloads_and_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

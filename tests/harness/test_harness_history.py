@@ -92,7 +92,7 @@ def test_a_damaged_file_costs_no_other(storage: Path, capsys: pytest.CaptureFixt
     code, lines, error = told(capsys, "list", "--storage", storage)
     assert code == 0
     assert row(lines, "0001_main")
-    assert "0009_cut.json: not a whole JSON file" in " ".join(error.split())
+    assert "0009_cut.json: not a complete JSON file" in " ".join(error.split())
 
 
 def test_an_empty_storage_says_how_to_fill_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +143,7 @@ def test_groups_order_metrics_and_columns_are_the_users(
     assert [line.split()[0] for line in lines if " ms " in line] == ["ttft.p50"]
     code, _, error = told(capsys, *asked, "--metrics", "tpot.*")
     assert code == 2
-    assert "fits none; there are: ttft.p50" in error
+    assert "matches none; there are: ttft.p50" in error
 
 
 def test_the_csv_has_every_number(storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,7 +261,7 @@ def test_another_thing_is_no_part_of_a_history(tmp_path: Path, capsys: pytest.Ca
     saved(tmp_path, "main", measured(BASE), day=2)
     _, lines, _ = told(capsys, "history", "ttft.p99", "--storage", tmp_path)
     assert lines[0].endswith(": 1 session")
-    assert lines[-1] == "  left out, another thing was measured: 0001_other: seed was 7, now it is 42"
+    assert lines[-1] == "  left out, they measured something else: 0001_other: seed was 7, now it is 42"
     waived = "seed=the same law@2999-12-31"
     _, lines, _ = told(capsys, "history", "ttft.p99", "--storage", tmp_path, "--waive", waived)
     assert lines[0].endswith(": 2 sessions")
@@ -316,10 +316,10 @@ def test_a_value_that_is_missing_moves_no_change_point(tmp_path: Path) -> None:
     [
         (("ttft.p98",), "no metric is called 'ttft.p98'"),
         (("e2e.p50",), "no test measured e2e.p50; there are: ttft.p99"),
-        (("ttft.p99", "--test", "nothing"), "'nothing' is part of no test; there are: gates/"),
+        (("ttft.p99", "--test", "nothing"), "'nothing' matches no test; there are: gates/"),
         (("ttft.p99", "--last", "0"), "--last must be 1 or more"),
         (("ttft.p99", "--significance", "0"), "must lie from 0.001 to 0.5"),
-        (("ttft.p99", "tpot.p50", "--svg", "x.svg"), "draws one metric of one test, and these are 2"),
+        (("ttft.p99", "tpot.p50", "--svg", "x.svg"), "draws one metric of one test, not 2"),
     ],
 )
 def test_mistakes_say_what_there_is(

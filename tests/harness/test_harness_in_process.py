@@ -287,7 +287,7 @@ def test_a_first_reply_that_fails_is_an_error(
     text: str, said: str, module: Callable[[str], str], opening: Opening
 ) -> None:
     name = module(text)
-    with pytest.raises(SUTError, match="its first reply is no success") as caught:
+    with pytest.raises(SUTError, match="its first reply failed") as caught:
         opening(f"python:{name}:generate")
     assert said in str(caught.value)
     assert caught.value.where == f"python:{name}:generate"
@@ -330,7 +330,7 @@ def test_what_names_nothing(endpoint: str, opening: Opening) -> None:
 
 @pytest.mark.parametrize("workers", [2, "ray"])
 def test_several_processes_are_refused(workers: int | str, opening: Opening) -> None:
-    with pytest.raises(SuiteError, match="loaded by that process alone"):
+    with pytest.raises(SuiteError, match="loaded by this process alone"):
         opening("python:engine:generate", workers=workers)
 
 

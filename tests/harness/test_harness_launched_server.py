@@ -128,7 +128,7 @@ def test_mistakes_are_told_together() -> None:
 
 
 def test_a_command_that_does_not_say_where_it_answers() -> None:
-    assert "with {port} in it or in env, or with a url without" in refused(["serve", "--port", "8000"])
+    assert "in command or env, or give a fixed url" in refused(["serve", "--port", "8000"])
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_what_cannot_run_says_what_it_misses() -> None:
 
     test = replace(TTFT, needs=needs)
     real = lines_of(("t::a", selected(test)), endpoint=REAL)
-    assert "CANNOT RUN (as far as is known before the SUT is asked)" in real
+    assert "CANNOT RUN (without asking the SUT)" in real
     assert "- a variant cache_enabled" in real
     assert "- a variant nowhere" in real
     assert "total of 0 tests: no requests" in real
@@ -162,7 +162,7 @@ def test_a_dry_run_that_takes_too_long_ends_and_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(planning, "MOST_S", 0.0)
     shown = lines_of(("t::a", selected()), ("t::b", selected()), scale="quick")
     assert shown.count("at least 0 requests") == 3
-    assert shown.count("its dry run ended after 0 s of computing") == 2
+    assert shown.count("its dry run stopped after 0 s of computing") == 2
 
 
 def test_what_comes_on_top_is_told() -> None:

@@ -39,5 +39,5 @@ def test_a_test_that_is_measured_anew_adds_its_own() -> None:
 
 @pytest.mark.parametrize("given", ["a b", "a/b", "-a", "x" * 65, "é"])
 def test_what_is_no_name(given: str) -> None:
-    with pytest.raises(SuiteError, match="--llm-prompts: a name has up to 64 letters"):
+    with pytest.raises(SuiteError, match="--llm-prompts: use at most 64 letters"):
         Settings.from_options({"prompts": given})

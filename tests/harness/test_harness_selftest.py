@@ -198,7 +198,7 @@ def test_a_failing_level_that_there_is_no_time_to_repeat_does_not_hold() -> None
 def test_a_search_stays_below_the_limit() -> None:
     found = Host(limit=1e9).search(limit=300.0)
     assert found.highest == 300
-    assert found.ended == "300 is as far as is tested here"
+    assert found.ended == "300 is the highest load tested here"
 
 
 # Stored, found, cited
@@ -326,7 +326,7 @@ def test_a_selftest_of_another_transport_is_not_cited() -> None:
     assert fact.value == "not run on this host over grpc"
     assert fact.source == "pytest-llmbench selftest --over grpc"
     told = facts_of(None, transport_to("python:engine:answer", http2=False))
-    assert told.value("generator.selftest") == "there is none of what is called in process"
+    assert told.value("generator.selftest") == "there is no selftest for endpoints in process"
 
 
 @pytest.mark.parametrize(

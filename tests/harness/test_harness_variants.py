@@ -310,9 +310,9 @@ def test_a_served_engine_is_restarted_for_a_fresh_state(opening: Any) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "variant", "told"),
     [
-        ("replay", {"url": "http://x/v1"}, "a replay only has presets"),
+        ("replay", {"url": "http://x/v1"}, "a replay has only presets"),
         ("replay", {"preset": "max_num_seq=3"}, "did you mean 'max_num_seqs'"),
-        ("http://127.0.0.1:9/v1", {"preset": "seed=3"}, "the endpoint is not one"),
+        ("http://127.0.0.1:9/v1", {"preset": "seed=3"}, "the endpoint is not the embedded engine"),
         ("http://127.0.0.1:9/v1", {"url": "u", "preset": "p"}, "reached in 2 ways"),
     ],
 )

@@ -34,9 +34,11 @@ def test_cores_are_an_option_like_others() -> None:
         Settings.from_options({"worker_cpus": "first"})
 
 
-@pytest.mark.parametrize(("workers", "why"), [("ray", "processes of this machine"), ("0", "needs processes")])
+@pytest.mark.parametrize(
+    ("workers", "why"), [("ray", "processes of this machine"), ("0", "needs worker processes")]
+)
 def test_cores_are_for_worker_processes_of_this_machine(workers: str, why: str) -> None:
-    with pytest.raises(SuiteError, match=f"--llm-worker-cpus {why}|--llm-worker-cpus is about {why}"):
+    with pytest.raises(SuiteError, match=f"--llm-worker-cpus {why}|--llm-worker-cpus places {why}"):
         Settings.from_options({"workers": workers, "worker_cpus": "auto"})
     assert Settings.from_options({"workers": workers, "worker_cpus": "none"}).worker_cpus == "none"
 

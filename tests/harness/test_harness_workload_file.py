@@ -276,7 +276,7 @@ def test_messages_of_a_trace(read: Any, tmp_path: Path) -> None:
 
 
 def test_messages_are_of_sessions_and_of_formats_that_have_them(read: Any, tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match="messages are of sessions: give sessions = true as well"):
+    with pytest.raises(SuiteError, match="messages are for sessions: add sessions = true"):
         read(LIBRARY.replace("sessions = true", "sessions = false"))
     (tmp_path / "conversations.jsonl").write_text('{"timestamp": 1, "input_length": 5, "output_length": 5}')
     with pytest.raises(SuiteError, match="its format, mooncake, has no messages to send"):
@@ -285,7 +285,7 @@ def test_messages_are_of_sessions_and_of_formats_that_have_them(read: Any, tmp_p
 
 def test_sessions_are_for_traces_that_have_them(read: Any, tmp_path: Path) -> None:
     (tmp_path / "agents.jsonl").write_text('{"timestamp": 1, "input_length": 5, "output_length": 5}')
-    with pytest.raises(SuiteError, match="none of its 1 requests names a session"):
+    with pytest.raises(SuiteError, match="none of its 1 requests has a session"):
         read(AGENTS)
     with pytest.raises(SuiteError, match="sessions has no meaning for kind 'synthetic'"):
         read("[workloads.a]\nsessions = true\ninput_tokens = 4\noutput_tokens = 4")

@@ -148,4 +148,4 @@ def test_an_ini_file_with_a_nul_byte(place: Path, pytester: pytest.Pytester) -> 
     (place / "tox.ini").unlink()
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llm-endpoint=replay")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llm-report: it holds a line break or another control character*"])
+    result.stderr.fnmatch_lines(["*--llm-report: it contains a line break or another control character*"])

@@ -63,8 +63,8 @@ def test_every_metric_of_a_result_may_be_limited(test: TestDefinition) -> None:
     ("name", "limit", "said"),
     [
         ("throughput", itl.p50 <= 20 * ms, "throughput does not measure: use @llmbench.job or ttft"),
-        ("tradeoff", ttft.p99 <= 20 * ms, 'at each level alone: write ttft["50%"].p99'),
-        ("ttft", itl["chat"].p99 <= 20 * ms, "measures itl of all requests together alone"),
+        ("tradeoff", ttft.p99 <= 20 * ms, 'only by level: write ttft["50%"].p99'),
+        ("ttft", itl["chat"].p99 <= 20 * ms, "measures itl only over all requests together"),
     ],
 )
 def test_a_limit_on_what_a_test_does_not_measure_is_a_mistake(name: str, limit: Objective, said: str) -> None:

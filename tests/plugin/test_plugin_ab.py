@@ -117,7 +117,7 @@ def test_a_test_of_variants_cannot_have_one_as_its_baseline(suite: Suite) -> Non
     suite.write("from pytest_llmbench import llmbench\n@llmbench.prefix_cache()\ndef test_it(): ...")
     result = ab(suite, FASTER, "variant:guardrails_full")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*measures variants itself (cache_*so none can be its baseline*"])
+    result.stdout.fnmatch_lines(["*measures variants itself (cache_*so a variant cannot be its baseline*"])
 
 
 def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) -> None:

@@ -165,8 +165,8 @@ def test_another_system_is_refused_with_both_values(suite: Suite) -> None:
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "*another thing was measured: seed was 42, now it is 7",
-            "*another thing was measured: sut.model.version was figures *, now it is figures *",
+            "*the baseline measured something else: seed was 42, now it is 7",
+            "*the baseline measured something else: sut.model.version was figures *, now it is figures *",
         ]
     )
     result.stdout.no_fnmatch_line("*sut.software.version*")
@@ -280,11 +280,11 @@ def test_nothing_to_compare_with_is_said_before_a_server_is_launched(suite: Suit
 def test_fewer_than_three_runs_are_refused_on_either_side(suite: Suite) -> None:
     suite.write(ONE)
     result = suite.measure("replay", "--llm-save=single")
-    result.stdout.fnmatch_lines(["*fewer than 3 runs, which nothing can be compared with*"])
+    result.stdout.fnmatch_lines(["*fewer than 3 runs, too few to compare with*"])
     measure(suite, "--llm-compare=single").stdout.fnmatch_lines(["*the baseline has 1 run of this test*"])
     saved(suite)
     suite.measure("replay", "--llm-compare=main", "--llm-runs=2").stdout.fnmatch_lines(
-        ["*this session has 2 runs of this test: at least 3*"]
+        ["*this session has 2 runs of this test: each side needs at least 3*"]
     )
 
 
@@ -302,8 +302,8 @@ def test_fewer_than_three_runs_are_refused_on_either_side(suite: Suite) -> None:
         (["--llm-compare=main", "--llm-waive=seed@2999-01-01"], "*needs a field, a reason and*"),
         (["--llm-compare=main", "--llm-waive=seed=why@soon"], "*'soon' for its last day*"),
         (["--llm-compare-fail=ttft.p99:5%"], "*nothing to compare with*"),
-        (["--llm-waive=seed=why@2999-01-01"], "*which --llm-compare names*"),
-        (["--llm-save=a/b"], "*no name of a baseline*"),
+        (["--llm-waive=seed=why@2999-01-01"], "*name one with --llm-compare*"),
+        (["--llm-save=a/b"], "*not a name for a baseline*"),
     ],
 )
 def test_wrong_options_are_said_before_anything_runs(suite: Suite, arguments: list[str], said: str) -> None:
@@ -358,7 +358,7 @@ def test_all_mistakes_of_the_marker_are_said_at_collection(suite: Suite) -> None
             "*no metric is called 'ttft.p98'; did you mean *ttft.p99*",
             "*must be a share from 0 to below 1 (0.05 is 5 %), got 5*",
             "*tokens_in_flight: neither more nor less of it is better*",
-            "*no_regression measures nothing by itself*",
+            "*no_regression measures nothing alone*",
         ]
     )
 

@@ -76,7 +76,7 @@ def test_a_damaged_calibration_is_a_warning(suite: Suite) -> None:
     path.write_text(path.read_text("utf-8")[:200])
     run(suite).assert_outcomes(passed=1)
     warned = [f for f in only_entry(suite)["validity"]["findings"] if f["check"] == "calibration"]
-    assert "no whole calibration" in warned[0]["message"]
+    assert "not a complete calibration" in warned[0]["message"]
     assert not warned[0]["voids"]
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_calibration_is_a_warning(suite: Suite) -> None:
     ("arguments", "message"),
     [
         (["--llm-runs=2"], "*--llm-runs: 2 cannot tell a change from noise*"),
-        (["--llm-baseline-endpoint=replay"], "*--llm-calibrate is about one system by itself*"),
+        (["--llm-baseline-endpoint=replay"], "*--llm-calibrate measures one system alone*"),
     ],
 )
 def test_what_does_not_go_together(suite: Suite, arguments: list[str], message: str) -> None:

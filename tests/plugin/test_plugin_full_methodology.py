@@ -15,7 +15,7 @@ TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_
 QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """At a quarter of the speed of the usual engine a smoke run sends fewer requests in as many loads."""
 NAMED_DATA_SET = {"prefix_cache": "S-5.7.2-workload", "guardrail": "S-5.10.2-workload"}
-"""Tests whose advised workload is made of a data set that is not bundled, and the clause that says so."""
+"""Tests whose advised workload is needs a data set that is not bundled, and the clause that says so."""
 
 
 def test_ten_tests_at_quick_scale(suite: Suite) -> None:

@@ -95,7 +95,7 @@ def test_arrivals_by_name(suite: Suite) -> None:
     ("gives", "said"),
     [
         ("{'poisson': len}", "gives 'poisson': that name is taken"),
-        ("{'mine': 3}", "'mine' is 3, no function of rate, count and seed"),
+        ("{'mine': 3}", "'mine' must be a function of rate, count and seed, got 3"),
         ("{'mine': lambda rate, count, seed: [2.0, 1.0] * count}", "mine gives no 50 offsets"),
         ("{'mine': lambda rate, count, seed: iter([0.5])}", "mine gives no 50 offsets"),
         ("{'mine': lambda rate, count, seed: ['soon'] * count}", "mine gives no 50 offsets"),

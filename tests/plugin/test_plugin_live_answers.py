@@ -88,7 +88,7 @@ def test_systems_are_compared_only_where_that_is_asked_for(suite: Suite) -> None
     suite.write(chats(), SMALL_WARMUP)
     refused = suite.measure(ENGINE, *beside)
     refused.assert_outcomes(errors=1)
-    refused.stdout.fnmatch_lines(["*has live answers, so what is compared would not read the same*"])
+    refused.stdout.fnmatch_lines(["*has live answers, so the two sides would not read the same prompts*"])
     suite.write(chats(answers="live-compared"), SMALL_WARMUP)
     suite.measure(ENGINE, *beside).assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
@@ -102,14 +102,14 @@ def test_a_baseline_is_no_measure_of_them_either(suite: Suite) -> None:
     suite.measure(ENGINE, "--llm-save=monday", *runs).assert_outcomes(passed=1)
     refused = suite.measure(ENGINE, "--llm-compare=monday", *runs)
     refused.assert_outcomes(errors=1)
-    refused.stdout.fnmatch_lines(["*has live answers, so what is compared would not read the same*"])
+    refused.stdout.fnmatch_lines(["*has live answers, so the two sides would not read the same prompts*"])
 
 
 def test_a_job_is_not_the_same_alone(suite: Suite) -> None:
     suite.write(chats(GATE.replace("job_p50_s=60", "max_slowdown=3.0")))
     refused = suite.measure(ENGINE)
     assert refused.ret != 0
-    refused.stderr.fnmatch_lines(["*with live answers its prompts are others each time*"])
+    refused.stderr.fnmatch_lines(["*live answers change its prompts each time*"])
 
 
 def test_the_plan_says_so(suite: Suite) -> None:

@@ -66,7 +66,7 @@ def test_a_replay_has_nobody_to_ask(suite: Suite) -> None:
     suite.write("def test_it(llm_client): ...")
     result = suite.run("--llm-endpoint=replay:fast")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*and there is no server*", "*measure sim:fast, the same engine over HTTP*"])
+    result.stdout.fnmatch_lines(["*but there is no server*", "*measure sim:fast, the same engine over HTTP*"])
     assert "Traceback" not in str(result.stdout)
 
 

@@ -114,7 +114,7 @@ def test_every_column_has_an_entry_for_each_request_and_is_not_written_to(finish
     assert (records["first_reasoning_ns"] == -1).all()
     with pytest.raises(ValueError, match="read-only"):
         records.ttft_ms[0] = 0.0
-    with pytest.raises(AttributeError, match="no column is called 'ttft'; there are: load, label"):
+    with pytest.raises(AttributeError, match="unknown column 'ttft'; there are: load, label"):
         _ = records.ttft
     with pytest.raises(KeyError, match="ttft_ms"):
         _ = records["ttft"]
@@ -133,9 +133,9 @@ def test_some_of_the_requests(finished: Path) -> None:
 def test_tests_are_found_by_a_part_of_their_name(finished: Path) -> None:
     report = load_report(finished)
     assert report.test("same").nodeid == "test_suite.py::test_the_same_load"
-    with pytest.raises(SuiteError, match=r"'test_' is part of 2 tests; there are: test_suite.py::test_first"):
+    with pytest.raises(SuiteError, match=r"'test_' matches 2 tests; there are: test_suite.py::test_first"):
         report.test("test_")
-    with pytest.raises(SuiteError, match="no test is called 'none'"):
+    with pytest.raises(SuiteError, match="there is no test 'none'"):
         report.test("none")
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_file_of_loads_is_said(finished: Path, loads: Any) -> None:
     assert found
     for path in found:
         write_text(path, json.dumps(read_loads(path) | {"loads": loads}))
-    with pytest.raises(StoreError, match="what it says of the loads is damaged"):
+    with pytest.raises(StoreError, match="its description of the loads is damaged"):
         _ = load_report(finished).tests[0].records
 
 
@@ -252,7 +252,7 @@ def test_records_as_parquet(finished: Path, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--csv", "x.csv", "--test", "none"], "'none' is part of no test; there are: test_suite.py::"),
+        (["--csv", "x.csv", "--test", "none"], "'none' matches no test; there are: test_suite.py::"),
         ([], "nothing to write"),
     ],
 )

@@ -124,7 +124,7 @@ def test_a_cold_load_is_not_compared_with_a_warmed_one(saved: Suite, policy: str
     result = saved.measure("replay", "--llm-runs=3", "--llm-compare=main")
     result.assert_outcomes(errors=1)
     result.stdout.re_match_lines(
-        [r".*another thing was measured: warmup was .+, now it is (none|3 requests)"]
+        [r".*the baseline measured something else: warmup was .+, now it is (none|3 requests)"]
     )
 
 

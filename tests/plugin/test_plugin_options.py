@@ -95,7 +95,7 @@ def test_plan_prints_and_touches_no_network(suite: Suite, silent_server: socket.
     port = silent_server.getsockname()[1]
     endpoint = f"--llm-endpoint=http://127.0.0.1:{port}/v1"
     drawn = suite.run("--llm-plan", endpoint)
-    drawn.stdout.fnmatch_lines(["*each session draws prompts of its own*--llm-prompts=NAME fixes them*"])
+    drawn.stdout.fnmatch_lines(["*each session draws its own prompts*--llm-prompts=NAME fixes them*"])
     result = suite.run("--llm-plan", endpoint, "--llm-prompts=seed")
     assert result.ret == 0
     result.stdout.no_fnmatch_line("*prompts of its own*")

@@ -142,7 +142,7 @@ def test_a_calibration_writes_the_limits_and_the_gate_reads_them(suite: Suite) -
     [
         ("[test_other]\n", "*limits.toml has no limits of test_job*--llm-calibrate*"),
         ("[test_job]\ntpot = [\n", "*limits limits.toml*cannot be read*"),
-        ("x = 1\n", "*x stands outside a table*"),
+        ("x = 1\n", "*x must be inside a table*"),
         ('[test_job]\n"tpto.p50" = 1\n', "*tpto.p50*did you mean*tpot.p50*"),
         ('[test_job]\n"tpot.p50" = "9 ms"\n', "*tpot.p50 is limited by a number of its unit, got '9 ms'*"),
         ("[test_job]\ngoodput = 3\n", "*goodput*"),

@@ -54,8 +54,12 @@ def test_a_regression_becomes_no_baseline_until_somebody_accepts_it(suite: Suite
     twice = (*COMPARED, "--llm-compare-confirm=2/3")
     first = suite.measure(SLOWER, *twice)
     first.assert_outcomes(passed=1)
-    first.stdout.fnmatch_lines(["*unconfirmed*tpot.p50 +*", "*shows in 1 of the last 3 sessions, 2 decide*"])
-    first.stdout.fnmatch_lines(["*kept, and no later session is compared with it: *did not pass the comp*"])
+    first.stdout.fnmatch_lines(
+        ["*unconfirmed*tpot.p50 +*", "*shows in 1 of the last 3 sessions; 2 are needed*"]
+    )
+    first.stdout.fnmatch_lines(
+        ["*saved, but later sessions are not compared with it: *did not pass the comp*"]
+    )
     last = saved_last(suite)
     assert (last["standing"], last["verdicts"]) == ("behind", {"tpot.p50": "unconfirmed"})
     suite.measure(SLOWER, *twice).assert_outcomes(failed=1)
@@ -85,7 +89,7 @@ def test_a_regression_becomes_no_baseline_until_somebody_accepts_it(suite: Suite
     ("options", "said"),
     [
         (("--llm-accept=why",), "*nothing to accept: this session is not saved*"),
-        (("--llm-save=main", "--llm-compare-confirm=2/3"), "*with one name*"),
+        (("--llm-save=main", "--llm-compare-confirm=2/3"), "*with the same name*"),
         (("--llm-save=main", "--llm-compare=main", "--llm-compare-confirm=4/3"), "*'4/3' is no number of*"),
         (("--llm-save=main", "--llm-compare=main", "--llm-compare-confirm=two"), "*'two' is no number of*"),
     ],

@@ -170,7 +170,7 @@ def test_many_files_are_counted_and_a_system_within_this_process_needs_commands(
 def test_a_replay_has_nothing_to_profile(measured: Any, suite: Suite) -> None:
     found = measured("replay", "", "--llm-profile=failed")
     assert told(found["test_fails"]) == [
-        "not profiled: a replay runs in virtual time: there is no process to profile"
+        "not profiled: a replay runs in virtual time and has no process to profile"
     ]
     refused = suite.measure("replay", "--llm-workloads=work.toml", "--llm-profile=test_suite.py::test_fail")
     refused.stderr.fnmatch_lines(["*no marked test has this node id*test_suite.py::test_fails"])
@@ -190,7 +190,7 @@ def test_a_failed_comparison_is_profiled_and_split(suite: Suite) -> None:
     slower = "replay:fast?decode_us_per_sequence=600"
     suite.measure(slower, "--llm-baseline-endpoint=replay", "--llm-runs=4", "--llm-profile=failed")
     (entry,) = suite.report["tests"]
-    assert told(entry) == ["not profiled: a replay runs in virtual time: there is no process to profile"]
+    assert told(entry) == ["not profiled: a replay runs in virtual time and has no process to profile"]
     rows = entry["tables"]["change_split"]["rows"]
     assert [row[0] for row in rows] == [
         "Queue", "Prefill", "Decode", "Outside", "End-to-end latency, mean",

@@ -42,7 +42,7 @@ def test_files_of_two_sessions_are_not_mixed(suite: Suite) -> None:
     first, told = files(out), (out / "report.json").read_bytes()
     assert len(first) >= 10
     result = suite.measure("replay", PASS, "-k", "test_one")
-    result.stdout.fnmatch_lines(["llmbench: what an earlier session wrote is now in *out/earlier-*Z"])
+    result.stdout.fnmatch_lines(["llmbench: the files of an earlier session are now in *out/earlier-*Z"])
     assert files(earlier(suite)) == first
     assert (earlier(suite) / "report.json").read_bytes() == told
     (entry,) = suite.report["tests"]
@@ -105,7 +105,9 @@ def test_what_others_write_meanwhile_is_not_replaced_either(suite: Suite) -> Non
     """)
     result = suite.measure("replay", PASS)
     assert (suite.path / "out" / "report.html").read_text() == "another plugin's page"
-    result.stdout.fnmatch_lines(["*report.html: not written: a file of that name is there that is not of*"])
+    result.stdout.fnmatch_lines(
+        ["*report.html: not written: a file with that name exists, and pytest-llmbench did not*"]
+    )
     assert (suite.path / "out" / "report.json").is_file()
 
 
@@ -118,7 +120,9 @@ def test_what_cannot_be_put_aside_is_told_and_costs_nothing(suite: Suite) -> Non
     (out / "earlier-20260120T093000Z").symlink_to("nowhere")  # taken, and no folder
     result = suite.measure("replay", PASS, "-k", "test_two")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["llmbench: *an earlier session wrote cannot be put aside: File exists*"])
+    result.stdout.fnmatch_lines(
+        ["llmbench: *files of an earlier session cannot be moved aside: File exists*"]
+    )
     assert [entry["nodeid"].split("::")[1] for entry in suite.report["tests"]] == ["test_two"]
 
 

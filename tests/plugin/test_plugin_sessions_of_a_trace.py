@@ -117,7 +117,7 @@ def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite)
     suite.write(GATES, SMALL_WARMUP)
     result = measured(suite, "-k", "test_as_recorded")
     result.stderr.fnmatch_lines(
-        ["*needs a workload that says when two sessions or more start; 'agents' says it of 0*"]
+        ["*needs a workload with start instants of at least two sessions; 'agents' has 0*"]
     )
     suite.write(GATES.replace('arrival="trace", ', "rate=5, ").replace("speedup=2, ", ""), SMALL_WARMUP)
     measured(suite, "-k", "test_as_recorded").assert_outcomes(passed=1, deselected=3)

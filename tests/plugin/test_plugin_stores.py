@@ -101,7 +101,7 @@ def test_sessions_in_opensearch_outlive_a_night_in_which_it_is_down(
     text = " ".join(night.stdout.str().split())
     assert "does not answer (HTTPStatusError" in text
     assert "sessions are compared with the copy in" in text
-    assert "the session waits in" in text
+    assert "the session is kept in" in text
     assert "hunter2" not in night.stdout.str() + json.dumps(suite.report)
     own.down = False
     after = suite.measure("replay", *COMPARED, storage)
@@ -115,4 +115,4 @@ def test_sessions_in_opensearch_outlive_a_night_in_which_it_is_down(
 def test_a_store_that_nobody_has_is_a_mistake(suite: Suite) -> None:
     result = suite.measure("replay", "--llm-storage=gti:history")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*'gti:history': no store is called 'gti'*"])
+    result.stderr.fnmatch_lines(["*'gti:history': there is no store 'gti'*"])

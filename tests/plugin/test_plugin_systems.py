@@ -80,14 +80,14 @@ def test_one_system_is_no_comparison(suite: Suite) -> None:
     suite.write(BODY)
     result = suite.run("--llm-endpoint=replay", "--llm-scale=quick")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*llmbench.compare needs two systems at least*"])
+    result.stdout.fnmatch_lines(["*llmbench.compare needs at least two systems*"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--llm-runs=2"], "*--llm-runs: 2 cannot tell a change from noise*"),
-        (["--llm-baseline-endpoint=replay"], "*--llm-baseline-endpoint: not with several systems*"),
+        (["--llm-baseline-endpoint=replay"], "*--llm-baseline-endpoint: not possible with several systems*"),
     ],
 )
 def test_what_does_not_go_together_is_said_first(suite: Suite, arguments: list[str], message: str) -> None:
@@ -101,10 +101,10 @@ def test_names_that_are_not_clear_are_refused(suite: Suite) -> None:
     suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft(rate=20)\ndef test_it(): ...")
     twice = suite.run("--llm-endpoint=a=replay", "--llm-endpoint=a=replay:h100-8b", "--llm-scale=quick")
     twice.assert_outcomes(errors=1)
-    twice.stdout.fnmatch_lines(["*two systems are called 'a'*"])
+    twice.stdout.fnmatch_lines(["*two systems have the name 'a'*"])
     (suite.path / "x.toml").write_text("")
     systems(suite, "--llm-sut=other=x.toml").stdout.fnmatch_lines(
-        ["*no system is called 'other'*ours, theirs*"]
+        ["*there is no system 'other'*ours, theirs*"]
     )
 
 
@@ -126,4 +126,4 @@ def test_mistakes_of_the_marker_are_told_at_collection(suite: Suite) -> None:
     result.stderr.fnmatch_lines_random(
         ["*compare on test_it*", "*no metric is called 'tfft.p50'*", "*margin must be a share*"]
     )
-    result.stderr.fnmatch_lines(["*compare measures nothing by itself*"])
+    result.stderr.fnmatch_lines(["*compare measures nothing alone*"])

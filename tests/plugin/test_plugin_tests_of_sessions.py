@@ -185,4 +185,4 @@ def test_the_steady_state_of_sessions_is_asked_of_a_closed_loop(suite: Suite) ->
         def test_open(): ...
     """)
     result = suite.measure("replay:fast", scale="standard")
-    assert "steady needs sessions: an open loop is about the steady state anyway" in str(result.stderr)
+    assert "steady needs sessions: an open loop measures the steady state anyway" in str(result.stderr)

@@ -53,7 +53,7 @@ def read_records(path: Path) -> RecordsFile:
             rows.append(row_of(line))
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
-                raise damaged(f"line {number} is no record: {error}", path) from error
+                raise damaged(f"line {number} is not a record: {error}", path) from error
             dropped = cut_off(number, line)
     anchor = ClockAnchor(header["anchor"]["monotonic_ns"], header["anchor"]["wall_ns"])
     return RecordsFile(

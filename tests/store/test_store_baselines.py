@@ -105,7 +105,7 @@ def test_a_whole_name_comes_before_beginnings_and_this_machine_before_others(tmp
 def test_what_could_be_several_is_refused_with_their_names(tmp_path: Path) -> None:
     for name in ("v1.4", "v1.5"):
         save_baseline(tmp_path, baseline(name))
-    with pytest.raises(StoreError, match=r"'v1' may be any of 2 baselines") as caught:
+    with pytest.raises(StoreError, match=r"'v1' matches 2 baselines") as caught:
         choose_baseline(tmp_path, "v1")
     assert "/0001_v1.4" in str(caught.value.remedy)
     save_baseline(tmp_path, baseline("main"))
@@ -113,13 +113,13 @@ def test_what_could_be_several_is_refused_with_their_names(tmp_path: Path) -> No
         tmp_path / files.machine_id() / "0002_main.json"
     )
     for find in (choose_baseline, find_baseline):  # of two branches, merged
-        with pytest.raises(StoreError, match="'0002' may be any of 2 baselines"):
+        with pytest.raises(StoreError, match="'0002' matches 2 baselines"):
             find(tmp_path, "0002")
         assert find(tmp_path, "0002_main").name == "0002_main.json"
     (tmp_path / files.machine_id() / "0002_main.json").unlink()
     for machine in ("a", "b"):
         save_baseline(tmp_path, baseline("same", machine=machine))
-    with pytest.raises(StoreError, match="'same' may be any of 2"):
+    with pytest.raises(StoreError, match="'same' matches 2"):
         choose_baseline(tmp_path, "same")
     with pytest.raises(StoreError, match="no baseline 'x' in") as caught:
         choose_baseline(tmp_path, "x")
@@ -140,7 +140,7 @@ def test_a_baseline_of_before_has_no_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "", "..", "x.json", "a b"])
 def test_a_name_has_to_fit_into_a_file_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StoreError, match="is no name of a baseline"):
+    with pytest.raises(StoreError, match="is not a name for a baseline"):
         save_baseline(tmp_path, baseline().model_copy(update={"name": name}))
 
 
@@ -150,8 +150,8 @@ def test_a_name_has_to_fit_into_a_file_name(tmp_path: Path, name: str) -> None:
         ("0.9", "0.9 is older than 1.3", "save the baseline again"),
         ("1.4", "1.4 is newer than 1.3", "upgrade"),
         ("2.0", "2.0 is newer than 1.3", "upgrade"),
-        (None, "no baseline of pytest-llmbench", "--llm-save"),
-        ("new", "no baseline of pytest-llmbench", "--llm-save"),
+        (None, "not a baseline of pytest-llmbench", "--llm-save"),
+        ("new", "not a baseline of pytest-llmbench", "--llm-save"),
     ],
 )
 def test_another_version_is_refused(tmp_path: Path, version: str | None, said: str, remedy: str) -> None:
@@ -169,7 +169,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="perhaps truncated"):
         read_baseline(path)
     path.write_text("[]")
-    with pytest.raises(StoreError, match="no baseline: a JSON list"):
+    with pytest.raises(StoreError, match="not a baseline: expected a JSON object"):
         read_baseline(path)
     path.write_text(whole.replace('"runs": 3', '"runs": "three"'))
     with pytest.raises(StoreError, match=r"tests\.0\.runs: Input should be"):

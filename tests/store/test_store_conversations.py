@@ -126,7 +126,7 @@ def test_conversations_of_sharegpt_have_roles_too(tmp_path: Path) -> None:
         ([*CHAT[:2], {"role": "tool", "content": "x", "tool_call_id": "c1"}, CHAT[2]],
          "message 3 is a tool's and answers 'c1', which no message before it calls"),
         ([*AGENT[:3], {"role": "tool", "content": "x"}, CHAT[2]], "message 4 is a tool's and names no call"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "message 1 has a part that is no text"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "message 1 has a part that is not text"),
         ([{"role": "user", "content": {"secret": 1}}], "message 1 has a content that is an object: give te"),
         ([{"role": "user", "content": "secret"}], "no message of the assistant answers one of the user"),
         (["secret"], "message 1 is text: give an object"),
@@ -149,7 +149,7 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
         tmp_path, [{"messages": []}, {"messages": CHAT, "tools": [{"x": 1}]}, {"messages": [SYSTEM]}]
     )
     assert "line 1: messages is empty" in message
-    assert "line 2: tool 1 has no function with a name" in message
+    assert "line 2: tool 1 needs a function with a name" in message
     assert "line 3: no message is the user's" in message
 
 

@@ -46,17 +46,17 @@ def test_csv_rows_and_a_format_that_the_suffix_does_not_say(tmp_path: Path) -> N
     path = tmp_path / "table.txt"
     path.write_text("\ufeffa,b\n1,x\n", encoding="utf-8")
     assert list(read_rows(path, "csv")) == [{"a": "1", "b": "x"}]
-    with pytest.raises(SuiteError, match='say it: format = "jsonl"'):
+    with pytest.raises(SuiteError, match='give the format, for example format = "jsonl"'):
         read_rows(path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.json", "[1]", "row 1 is no JSON object"),
-        ("a.json", "{", "no JSON: "),
-        ("a.jsonl", '{"a": 1}\n{"a":', "line 2 is no JSON"),
-        ("a.jsonl", "[1]", "line 1 is no JSON object"),
+        ("a.json", "[1]", "row 1 is not a JSON object"),
+        ("a.json", "{", "not JSON: "),
+        ("a.jsonl", '{"a": 1}\n{"a":', "line 2 is not JSON"),
+        ("a.jsonl", "[1]", "line 1 is not a JSON object"),
         ("a.csv.gz", "not packed", "cannot be read"),
         ("a.jsonl", '{"a": "\\ud83d\\ude00"}\n{"a": "\\ud83d"}', "line 2 holds half a character"),
         ("a.jsonl", '{"a": [{"\\uDE00": 1}]}', "line 1 holds half a character"),

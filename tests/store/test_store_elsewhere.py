@@ -86,7 +86,7 @@ def test_of_a_store_that_is_down_the_copy_is_read_and_nothing_is_lost(tmp_path: 
     store.down = 100
     (said,) = mirror.fetch()
     assert "mem: does not answer (ConnectionError: down): sessions are compared with the copy" in said
-    assert "the session waits in" in mirror.send(saved(mirror, SECOND))
+    assert "the session is kept in" in mirror.send(saved(mirror, SECOND))
     assert names(mirror) == [FIRST, f"unsent/{SECOND}"]
     store.down = 0
     store.kept[SECOND] = "theirs"  # saved meanwhile from another machine
@@ -125,7 +125,7 @@ def test_names_of_stores_and_of_folders(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert mirror_of("baselines", "--llm-storage") is None
     assert mirror_of("./mem:x", "--llm-storage") is None
-    with pytest.raises(SuiteError, match="no store is called 'mem'"):
+    with pytest.raises(SuiteError, match="there is no store 'mem'"):
         mirror_of("mem:x", "--llm-storage")
     give("stores", {"mem": lambda where: Store(where)})
     try:

@@ -143,7 +143,7 @@ def test_zero_stays_zero_and_bool_stays_bool() -> None:
 
 
 def test_only_a_mapping_is_an_object() -> None:
-    with pytest.raises(TypeError, match="list does not become"):
+    with pytest.raises(TypeError, match="list cannot become"):
         plain_object([1])
 
 

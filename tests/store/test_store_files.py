@@ -52,7 +52,7 @@ def test_a_packed_file_is_read_back(tmp_path: Path) -> None:
     assert files.read_object(path, "loads", absent="", damaged="") == {"a": "é"}
     for damaged in (first[:-9], b'{"a": 1}', b""):
         path.write_bytes(damaged)
-        with pytest.raises(StoreError, match="not a whole JSON file"):
+        with pytest.raises(StoreError, match="not a complete JSON file"):
             files.read_object(path, "loads", absent="", damaged="")
 
 
@@ -150,7 +150,7 @@ def test_a_report_of_an_earlier_minor_version_is_read(tmp_path: Path, report: sc
 def test_a_truncated_report_is_refused(tmp_path: Path, report: schema.Report) -> None:
     path = _written(tmp_path, report)
     path.write_text(path.read_text()[:-200])
-    with pytest.raises(StoreError, match="not a whole JSON file, perhaps truncated"):
+    with pytest.raises(StoreError, match="not a complete JSON file, perhaps truncated"):
         files.read_report(path)
 
 
@@ -167,7 +167,7 @@ def test_a_report_of_another_shape_names_the_place(tmp_path: Path, report: schem
 @pytest.mark.parametrize("content", ["[1]", "3"])
 def test_other_json_is_no_report(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content)
-    with pytest.raises(StoreError, match="where an object is expected"):
+    with pytest.raises(StoreError, match="expected a JSON object"):
         files.read_report(tmp_path / "r.json")
 
 

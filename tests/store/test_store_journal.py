@@ -141,7 +141,7 @@ def test_a_full_disk_loses_only_what_it_did_not_take(tmp_path: Path, monkeypatch
 
 def test_a_directory_is_held_until_its_holder_ends(tmp_path: Path) -> None:
     holder = elsewhere("print('ready', flush=True); sys.stdin.readline()", tmp_path)
-    with pytest.raises(StoreError, match=r"another session.*is writing into this report directory"):
+    with pytest.raises(StoreError, match=r"another session.*is writing to this report directory"):
         Journal(tmp_path, head())
     holder.kill()
     holder.communicate()
@@ -230,7 +230,7 @@ def test_what_lies_in_place_of_the_journal(tmp_path: Path, content: bytes, kept:
     path = tmp_path / JOURNAL_NAME
     path.write_bytes(content)
     if kept == "stays":
-        with pytest.raises(StoreError, match="no journal of pytest-llmbench"):
+        with pytest.raises(StoreError, match="not a journal of pytest-llmbench"):
             Journal(tmp_path, head())
         assert path.read_bytes() == content
         return
@@ -260,7 +260,7 @@ def test_reading_by_the_descriptor_keeps_the_claim(tmp_path: Path) -> None:
         other = [sys.executable, "-c", code, str(tmp_path / JOURNAL_NAME)]
         done = subprocess.run(other, capture_output=True, text=True, timeout=60)
         assert done.returncode == 1
-        assert "is writing into this report directory" in done.stderr
+        assert "is writing to this report directory" in done.stderr
     finally:
         os.close(descriptor)
 
@@ -325,5 +325,5 @@ def test_a_line_that_no_session_writes_is_damage(line: str, tmp_path: Path) -> N
     path.write_text(line, "utf-8")
     with pytest.raises(StoreError, match="first line"):
         read_journal(path)
-    with pytest.raises(StoreError, match="no journal of pytest-llmbench"):
+    with pytest.raises(StoreError, match="not a journal of pytest-llmbench"):
         Journal(tmp_path, head())

@@ -76,7 +76,9 @@ def test_all_rows_that_are_wrong_are_named_at_once(table: Path) -> None:
     ]  # fmt: skip
     unknown = {"messages": [{"role": "user", "content": [{"type": "audio_url", "audio_url": "x"}]}]}
     ((_, told),) = rows_with_media([unknown], table, {}).mistakes
-    assert told.startswith("row 0, a part of type 'audio_url': it is not sent: there are text, image_url, ")
+    assert told.startswith(
+        "row 0, a part of type 'audio_url': it cannot be sent; known types are text, image_url, "
+    )
     said = dict(rows_with_media([{"prompt": "x", "image": each} for each in values], table, IMAGE).mistakes)
     for number, why in {
         1: "there is no file", 2: "is no image", 3: "is none of .png", 4: "is not fetched", 5: "is no text",
@@ -94,7 +96,7 @@ def test_mistakes_of_pieces_and_of_prompts_are_told_together_in_the_order_of_row
         exercises(read, table, answered=True, further=wrong)
     listed = [each.split("- ")[1].split(":")[0] for each in str(caught.value).splitlines() if "- " in each]
     assert [each.split(";")[0].removesuffix(f" under {' or '.join(PROMPT_FIELDS)}") for each in listed] == [
-        "3 of 3 rows have no answer whose length limits the output",
+        "3 of 3 rows have no answer to set the output length",
         "row 0, image", "row 1 has no text", "row 2, image", "row 2 has no text",
     ]  # fmt: skip
     with pytest.raises(

@@ -76,7 +76,7 @@ def test_what_is_left_out_and_suggested_is_told(tmp_path: Path, capsys: pytest.C
     ("changes", "told"),
     [
         ({"input_sequence_length": law("bimodal")}, "'bimodal': a mean and a deviation do not define it"),
-        ({"input_sequence_length": law(None)}, "observed are no law"),
+        ({"input_sequence_length": law(None)}, "observed figures alone"),
         ({"input_sequence_length": law("normal", min=5000)}, "not in order"),
         ({"input_sequence_length": law("normal", mean=float("nan"))}, "mean is nan"),
         ({"input_sequence_length": law("normal", standard_deviation=-1)}, "it is negative"),
@@ -96,7 +96,7 @@ def test_all_mistakes_at_once_and_other_files(tmp_path: Path) -> None:
         read_catalogue(
             entry(tmp_path, input_sequence_length=law("bimodal"), output_sequence_length=law(None))
         )
-    for content, told in (("[]", "is no entry"), ("{", "no JSON"), ("{}", "is no entry")):
+    for content, told in (("[]", "is not an entry"), ("{", "not JSON"), ("{}", "is not an entry")):
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(SuiteError, match=told):
             read_catalogue(tmp_path / "other.json")

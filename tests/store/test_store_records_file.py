@@ -177,7 +177,7 @@ def test_a_compact_line_that_is_none(tmp_path: Path, line: str) -> None:
     path = tmp_path / "r.compact.jsonl"
     RecordsWriter(path, HEADER).close()
     path.write_text(path.read_text() + f"{line}\n{line}\n")
-    with pytest.raises(StoreError, match="line 2 is no record"):
+    with pytest.raises(StoreError, match="line 2 is not a record"):
         read_runs(path)
 
 
@@ -269,7 +269,7 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path, make_record: MakeRecor
         writer.write(make_record(0))
     header, line = _lines(path)
     path.write_text("\n".join([header, line[:50], line]))
-    with pytest.raises(StoreError, match="line 2 is no record"):
+    with pytest.raises(StoreError, match="line 2 is not a record"):
         read_records(path)
 
 

@@ -144,10 +144,10 @@ def test_damage_in_a_packed_file_is_said(tmp_path: Path, make_record: MakeRecord
     whole = bytearray(path.read_bytes())
     whole[-6] ^= 1  # of the checksum
     path.write_bytes(whole)
-    with pytest.raises(StoreError, match="it cannot be unpacked"):
+    with pytest.raises(StoreError, match="it cannot be decompressed"):
         read_records(path)
     path.write_bytes(b"not packed at all")
-    with pytest.raises(StoreError, match="it cannot be unpacked"):
+    with pytest.raises(StoreError, match="it cannot be decompressed"):
         read_records(path)
 
 
@@ -186,7 +186,7 @@ def test_a_cut_end_is_left_out_and_other_damage_raises(tmp_path: Path, make_reco
     assert "(4) was cut off" in told.dropped
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
-    with pytest.raises(StoreError, match="line 3 is no record"):
+    with pytest.raises(StoreError, match="line 3 is not a record"):
         read_records(path)
     with pytest.raises(StoreError, match="cannot read the records"):
         read_records(tmp_path / "none.jsonl")

@@ -193,7 +193,7 @@ def test_turns_of_a_conversation_follow_at_once(tmp_path: Path) -> None:
 def test_a_trace_without_sessions_is_refused_with_what_names_them(tmp_path: Path) -> None:
     azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
     said = told(tmp_path, azure, "azure.csv")
-    assert "none of its 1 requests names a session" in said
+    assert "none of its 1 requests has a session" in said
     assert "session_id" in said
     assert "azure.csv" in said
 
@@ -209,9 +209,9 @@ def test_mistakes_between_rows_are_told_together_with_their_lines(tmp_path: Path
     ]
     said = told(tmp_path, wrong)
     for each in (
-        "line 2: waits for 'nobody', which is not there",
+        "line 2: waits for 'nobody', which does not exist",
         "line 3: waits for itself",
-        "line 4: waits for 'nobody', which is not there",
+        "line 4: waits for 'nobody', which does not exist",
         "line 4: waits for itself",
         "line 5: delay is -3: it is negative",
     ):

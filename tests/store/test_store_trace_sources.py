@@ -87,7 +87,7 @@ def test_the_keys_stand_in_the_file_of_workloads(tmp_path: Path) -> None:
     requests = made.requests(20, 1)
     assert requests[1].shared_prefix_tokens == 8 * 64
     file.write_text(f'[workloads.t]\n{table}trace_format = "azure"\nblock_tokens = 64\n')
-    with pytest.raises(SuiteError, match="block_tokens have no meaning for the format azure"):
+    with pytest.raises(SuiteError, match="block_tokens do not apply to the format azure"):
         read_workload_file(file)
 
 

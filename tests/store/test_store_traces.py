@@ -280,7 +280,7 @@ def test_every_bad_line_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match="12 mistakes") as caught:
         read_trace(path)
     for said in (
-        "line 2 is no JSON", "line 3: ", "line 4 is no JSON object", "line 5: input_length is -5",
+        "line 2 is not JSON", "line 3: ", "line 4 is not a JSON object", "line 5: input_length is -5",
         "line 6: timestamp is nan", "line 7: output_length is 1000000000000", "line 8: hash_ids holds -1",
         "line 9: hash_ids is 'abc'", "line 10: timestamp is -1: it is neg", "line 11: input_length is 1.",
         "line 12: output_length is True", "line 13: input_length is missing",
@@ -301,14 +301,14 @@ def test_mistakes_between_rows(tmp_path: Path) -> None:
     ]
     said = told(tmp_path, wrong)
     for each in (
-        "line 2: waits for 'nobody', which is not there", "line 3: delay is -3: it is negative",
-        "line 4: wait_for is no list", "line 5: request_id is missing", "line 6: timestamp is missing",
+        "line 2: waits for 'nobody', which does not exist", "line 3: delay is -3: it is negative",
+        "line 4: wait_for must be a list", "line 5: request_id is missing", "line 6: timestamp is missing",
     ):  # fmt: skip
         assert each in said
     assert "line 7" not in said
     circle = [AGENTIC[1], AGENTIC[2] | {"wait_for": ["right"]}, AGENTIC[3] | {"wait_for": ["left"]}]
     assert "line 2: waits for itself" in told(tmp_path, circle)
-    assert "stands in 2 rows" in told(tmp_path, [AGENTIC[1], AGENTIC[1]])
+    assert "occurs in 2 rows" in told(tmp_path, [AGENTIC[1], AGENTIC[1]])
 
 
 def test_too_few_blocks_and_too_long_a_trace(tmp_path: Path) -> None:
@@ -324,14 +324,17 @@ def test_bad_conversations_messages_and_spans(tmp_path: Path) -> None:
         ([{"conversations": 3}], "line 1: conversations is 3"),
         ([{"conversations": [{"from": "human", "value": 4}]}], "line 1: turn 1 has no text but 4"),
         ([{"messages": []}], "line 1: messages is []"),
-        ([{"messages": [{"role": "user", "content": "x"}]}], "no assistant's, and there is no output_length"),
+        (
+            [{"messages": [{"role": "user", "content": "x"}]}],
+            "not from the assistant, and there is no output_length",
+        ),
         ([{"messages": [3, {"role": "user", "content": "x"}]}], "message 1 is 3"),
         ([SPAN | {"end_time": "2026-02-25T09:00:00Z"}], "line 1: it ends before it starts"),
         ([SPAN | {"start_time": "soon"}], "line 1: start_time is 'soon'"),
         ([SPAN | {"attributes": {"gen_ai.usage.input_tokens": 3}}], "it states neither"),
         ([{"spans": [SPAN, SPAN | {"attributes": 3}]}], "line 1, span 2: attributes is 3"),
-        ([{"resourceSpans": [{"scopeSpans": 3}]}], "line 1: scopeSpans is no list"),
-        ([{"colour": "red"}], "the first row is no request of a trace; it has colour"),
+        ([{"resourceSpans": [{"scopeSpans": 3}]}], "line 1: scopeSpans must be a list"),
+        ([{"colour": "red"}], "the first row is not a request of a trace; it has colour"),
     ]:
         assert each in told(tmp_path, rows)
 

@@ -208,7 +208,7 @@ def test_server_timings_keep_figures_only_and_the_last_of_each() -> None:
 
 HELLO = {"text": "Hello"}
 ERROR = {"error": "boom", "choice": None}
-BROKEN = {"problem": "an event that is no JSON object: x"}
+BROKEN = {"problem": "an event that is not a JSON object: x"}
 
 
 @pytest.mark.parametrize(

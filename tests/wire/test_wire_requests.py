@@ -142,7 +142,7 @@ def test_text_is_sent_as_utf8_and_compact() -> None:
 
 
 def test_numbers_that_json_has_not_are_refused_and_large_ones_are_sent() -> None:
-    with pytest.raises(SuiteError, match="no JSON"):
+    with pytest.raises(SuiteError, match="not JSON"):
         EncodeOptions("small", extra_body={"sampling": {"min_p": float("nan")}})
     assert body("chat", extra_body={"seed": 2**70})["seed"] == 2**70
 

@@ -339,7 +339,7 @@ MESSAGES_GARBAGE = Reply(
     "messages, a delta that is none",
     "anthropic-messages",
     named(started(input_tokens=9), said("a"), {"type": "content_block_delta", "index": 0, "delta": "b"}),
-    {"outcome": "undecodable", "error": "the stream holds a delta that is no JSON object"},
+    {"outcome": "undecodable", "error": "the stream holds a delta that is not a JSON object"},
     ["a"],
 )
 
@@ -473,7 +473,7 @@ OLLAMA_GARBAGE = Reply(
     lines(spoke("a"), "<html>Bad Gateway</html>", spoke(done=True, reason="stop")),
     {
         "outcome": "undecodable",
-        "error": "the stream holds an event that is no JSON object: <html>Bad Gateway</html>",
+        "error": "the stream holds an event that is not a JSON object: <html>Bad Gateway</html>",
     },
     ["a"],
 )

@@ -81,7 +81,7 @@ def test_a_keyword_of_tests_that_send_the_workload() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"a": 0.6, "b": 0.5}, "shares of 1 together at most, got 1.1"),
+        ({"a": 0.6, "b": 0.5}, "shares that add up to at most 1, got 1.1"),
         (
             {"": 0.2, "b": 1.5},
             "2 mistakes\n  - adapters has the name '': give the name that the server lists\n",
@@ -95,8 +95,8 @@ def test_a_keyword_of_tests_that_send_the_workload() -> None:
         ("a", "list of names"),
         (["a", "a"], "different names"),
         (["a", 1], "name 1"),
-        ({"base": 0.5}, "name of its own"),
-        (["a[0]", "b"], "without brackets"),
+        ({"base": 0.5}, "a different name"),
+        (["a[0]", "b"], "use no brackets"),
     ],
 )
 def test_what_cannot_be_asked_for(given: Any, said: str) -> None:
@@ -115,10 +115,10 @@ def test_on_the_base_model_the_same_is_asked() -> None:
 
 def test_not_of_prompts_of_exact_lengths() -> None:
     exact = ExactLengths(BASE)
-    with pytest.raises(SuiteError, match="exact lengths are of one workload alone"):
+    with pytest.raises(SuiteError, match="cannot have prompts of exact lengths"):
         build(job.Parameters, {"workload": exact, "adapters": ["a"]}, test="job")
 
 
 def test_not_of_a_test_with_prompts_that_belong_together() -> None:
-    with pytest.raises(SuiteError, match="adapters is not for this test"):
+    with pytest.raises(SuiteError, match="adapters does not apply to this test"):
         build(fairness.Parameters, {"adapters": ["a"]}, test="fairness")

@@ -70,7 +70,7 @@ def test_reference_workloads_are_generated_or_made_of_a_data_set():
 
 @pytest.mark.parametrize("name", FROM_DATASETS)
 def test_workloads_of_a_data_set_say_how_to_give_it(name):
-    with pytest.raises(SuiteError, match="made of a data set") as caught:
+    with pytest.raises(SuiteError, match="needs a data set") as caught:
         workload(name)
     assert "--llm-workloads FILE" in str(caught.value)
     assert "pytest_llmbench_workloads" in str(caught.value)

@@ -137,7 +137,7 @@ def test_mistakes_are_listed_together():
     with pytest.raises(SuiteError, match="3 mistakes") as caught:
         ClassMix((RequestClass("a", (1, 8), (20, 30), 0.5), RequestClass("a", (64, 99), (20, 30), -0.5)))
     assert "out of reach" in str(caught.value)
-    assert "a name of its own" in str(caught.value)
+    assert "a different name" in str(caught.value)
     with pytest.raises(SuiteError, match="do not add up to 1"):
         ClassMix((SHORT,))
     with pytest.raises(SuiteError, match="at least one"):

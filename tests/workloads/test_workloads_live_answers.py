@@ -199,7 +199,7 @@ def test_answers_of_a_trace_give_way_where_its_messages_go_on() -> None:
 
 def test_traces_that_cannot_have_live_answers() -> None:
     of_lengths = TracedSession((TracedTurn(20, 5), TracedTurn(40, 5, (1,))))
-    with pytest.raises(SuiteError, match="nobody knows where answers stand"):
+    with pytest.raises(SuiteError, match="do not show where answers are"):
         talks(of_lengths)
     call = Message("assistant", "", (ToolCall("c", "find", "{}"),))
     with_call = (*SAID[:2], call, Message("tool", "floor 2", call_id="c"))
@@ -215,7 +215,7 @@ def test_a_word_for_it(tmp_path: Path) -> None:
     assert (answers_of(made), made.name) == ("live", "session:chat")
     assert answers_of(make_workload("session:chat")) == answers_of(None) == "recorded"
     assert answers_of(make_workload(made, answers="live-compared")) == "live-compared"
-    with pytest.raises(SuiteError, match="answers are of sessions"):
+    with pytest.raises(SuiteError, match="answers applies to sessions"):
         make_workload("synthetic-uniform", answers="live")
     with pytest.raises(SuiteError, match=r"answers is 'alive': give one of recorded, live, live-compared"):
         chats(answers="alive")
@@ -236,7 +236,7 @@ def test_a_word_for_it(tmp_path: Path) -> None:
     assert answers_of(read) == "live"
     assert [place(each).reads for each in read.requests(2, 1)] == [(), (1,)]
     path.write_text(table, "utf-8")
-    with pytest.raises(SuiteError, match="answers are of sessions: give sessions = true"):
+    with pytest.raises(SuiteError, match="answers are for sessions: add sessions = true"):
         read_workload_file(path)
     path.write_text(f"{table}sessions = true\nmessages = true\n".replace('"live"', '"lively"'), "utf-8")
     with pytest.raises(SuiteError, match=r"workloads.talks.answers is 'lively'"):

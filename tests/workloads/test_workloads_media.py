@@ -90,7 +90,7 @@ def test_files_are_chosen_from_a_folder(tmp_path: Path) -> None:
         ({"images": {"width": 20_000, "height": 20_000}}, ["at most 64,000,000 pixels"]),
         ({"audio": {"seconds": 0}}, ["seconds: seconds is 0"]),
         ({"audio": {"seconds": 7200}}, ["more than 60 minutes"]),
-        ({"videos": {"count": 1}}, ["videos are files"]),
+        ({"videos": {"count": 1}}, ["videos cannot be generated"]),
         ({"images": {"files": "no.png"}, "audio": {"files": __file__}}, ["no file no.png", "of .wav"]),
     ],
 )  # fmt: skip

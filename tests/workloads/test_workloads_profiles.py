@@ -282,12 +282,12 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
     for told in (
         "'profile:CHIT'",
         "'half'",
-        "part 3: the label has to be a text",
+        "part 3: the label must be a text",
         "True: give (workload, weight)",
     ):
         assert told in str(caught.value)
     for label in ("a[b]", "0-256", "4096+"):
-        with pytest.raises(SuiteError, match="without brackets that is no range"):
+        with pytest.raises(SuiteError, match="use no brackets and no range"):
             workload({label: ("synthetic-uniform", 1), "profile:CHAT": 1})
     for weight in (0, -1, math.nan, math.inf, 10**400, -(10**400)):
         with pytest.raises(SuiteError, match="give a number above 0"):

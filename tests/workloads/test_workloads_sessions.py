@@ -145,7 +145,7 @@ def test_mistakes_are_told_together_and_the_specification_is_complete() -> None:
             temperature=-1.0,
         )
     for word in (
-        "name of its own",
+        "choose another name",
         "20000",
         "system_tokens",
         "groups",

@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s GOOD BAD [options] -- PYTEST-ARGUMENT ...",
         description="Find the commit between GOOD and BAD that made a metric of one test worse. Each commit "
         "is checked out in a work tree of its own, built there, and measured there by pytest with the "
-        "arguments behind --, as often as it takes.",
+        "arguments after --, as often as needed.",
         epilog="Exit status: 0 found; 1 there is no such change, or it is undecided; 2 nothing can be "
         "measured, or an argument is wrong.",
     )
@@ -193,15 +193,19 @@ def _parser() -> argparse.ArgumentParser:
         "--least", type=_share, default=0.02, metavar="P", help=f"smallest change worth finding, {share}"
     )
     parser.add_argument(
-        "--max-runs", type=_count, default=400, metavar="N", help="give up then; default: %(default)s"
+        "--max-runs",
+        type=_count,
+        default=400,
+        metavar="N",
+        help="stop after this many runs; default: %(default)s",
     )
     parser.add_argument(
         "--keep", type=_count, default=4, metavar="N",
-        help="built work trees that are kept beside those of both ends; default: %(default)s",
+        help="built work trees to keep besides those of GOOD and BAD; default: %(default)s",
     )  # fmt: skip
     parser.add_argument(
         "--state", type=Path, metavar="DIR",
-        help="folder of the work trees and of what is known, from which a killed bisection goes on; default: "
+        help="folder of the work trees and results, from which a killed bisection continues; default: "
         "beside the repository",
     )  # fmt: skip
     return parser
@@ -226,7 +230,7 @@ def _count(text: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """the commit that made a figure worse, by as many measurements as it takes"""
+    """find the commit that made a metric worse, with as many measurements as that needs"""
     split = list(arguments).index("--") if "--" in arguments else len(arguments)
     given = _parser().parse_args(list(arguments[:split]))
     try:

@@ -287,7 +287,7 @@ def _contents(path: Path) -> Sequence[dict[str, Any]]:
         if not found:
             return ()
         raise StoreError(
-            f"not a whole JSON file, perhaps truncated: object {len(found) + 1} of it: {error}",
+            f"not a complete JSON file, perhaps truncated: object {len(found) + 1} of it: {error}",
             where=str(path),
             remedy=_REMEDY,
         ) from error

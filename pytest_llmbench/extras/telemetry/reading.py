@@ -69,7 +69,7 @@ def readings_of_line(line: str, host: str) -> Sequence[Reading]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise SourceError("not_readable", f"a line is no JSON: {error}") from error
+        raise SourceError("not_readable", f"a line is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise SourceError("not_readable", f"a line is no JSON object: {line[:80]!r}")
     if "gpu_power" in found and "cpu_power" in found:

@@ -277,7 +277,7 @@ def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(body)))
     except (TypeError, ValueError) as error:
-        raise SuiteError(f"extra_body is no JSON: {error}", remedy="give plain values") from error
+        raise SuiteError(f"extra_body is not JSON: {error}", remedy="give plain values") from error
     return plain
 
 

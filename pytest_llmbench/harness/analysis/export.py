@@ -42,7 +42,7 @@ def tables(
     wanted = [own for own in report.tests if test is None or test in own.nodeid]
     if not wanted:
         names = ", ".join(own.nodeid for own in report.tests)
-        raise SuiteError(f"--test {test!r} is part of no test; there are: {names or 'none'}")
+        raise SuiteError(f"--test {test!r} matches no test; there are: {names or 'none'}")
     for own in wanted:
         if own.entry.loads_file is None:
             if own.entry.records_file is not None:  # of a session that was killed
@@ -110,14 +110,16 @@ def _arrow_type(pyarrow: Any, name: str) -> Any:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench records",
-        description="Write the single requests of a report as a table, a row each.",
+        description="Write the requests of a report as a table, one row each.",
         epilog="Exit status: 0 written; 2 there is no report, it has no records, or nothing can be written.",
     )
     parser.add_argument("report", type=Path, help="report.json, or its directory")
     parser.add_argument("--csv", type=Path, metavar="FILE")
-    parser.add_argument("--parquet", type=Path, metavar="FILE", help="with the chunks; needs pyarrow")
-    parser.add_argument("--test", metavar="TEXT", help="only tests whose node id holds this")
-    parser.add_argument("--all", action="store_true", help="warm-ups, probes and void loads, too")
+    parser.add_argument(
+        "--parquet", type=Path, metavar="FILE", help="write Parquet, with the chunks; needs pyarrow"
+    )
+    parser.add_argument("--test", metavar="TEXT", help="only tests whose node id contains this")
+    parser.add_argument("--all", action="store_true", help="include warm-ups, probes and void loads")
     given = parser.parse_args(list(arguments))
     try:
         for path, rows in _written(given):
@@ -139,7 +141,8 @@ def _written(given: argparse.Namespace) -> Iterator[tuple[Path, int]]:
     if not count:
         raise StoreError(
             "there are no records of single requests", where=str(report.path),
-            remedy="keep them with --llm-records=full, the default, and the folder records beside the report",
+            remedy="measure with --llm-records=compact (the default) or full, and keep the folder records "
+            "next to the report",
         )  # fmt: skip
     if given.csv is not None:
         write_csv(given.csv, CSV_COLUMNS, csv_rows(found()))

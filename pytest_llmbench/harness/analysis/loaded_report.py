@@ -105,7 +105,7 @@ class RequestTable:
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
         if name not in COLUMNS:
-            raise AttributeError(f"no column is called {name!r}; there are: {', '.join(COLUMNS)}")
+            raise AttributeError(f"unknown column {name!r}; there are: {', '.join(COLUMNS)}")
         return self[name]
 
     @cached_property
@@ -294,8 +294,8 @@ class LoadedTest:
             raise StoreError(
                 f"there are no records of {self.nodeid}",
                 where=str(self._stored.directory),
-                remedy="keep them with --llm-records=compact (the default) or full, and the folder records "
-                "beside report.json",
+                remedy="measure with --llm-records=compact (the default) or full, and keep the folder "
+                "records next to report.json",
             )
         noted = self._stored.loads(self.entry)
         return tuple(
@@ -352,7 +352,7 @@ class LoadedReport:
         found = [last[name]] if name in last else [test for nodeid, test in last.items() if name in nodeid]
         if len(found) == 1:
             return found[0]
-        what = f"{shown(name)} is part of {len(found)} tests" if found else f"no test is called {shown(name)}"
+        what = f"{shown(name)} matches {len(found)} tests" if found else f"there is no test {shown(name)}"
         raise SuiteError(f"{what}; there are: {', '.join(last)}", where=str(self.path))
 
     def to_frame(self) -> pd.DataFrame:

@@ -251,7 +251,7 @@ class Arm:
             return plan
         if plan.variant:
             raise SuiteError(
-                f"this test measures variants itself ({plan.variant}), so none can be its baseline",
+                f"this test measures variants itself ({plan.variant}), so a variant cannot be its baseline",
                 where=f"--llm-baseline-endpoint variant:{self.variant}",
                 remedy="give the URL of a baseline",
             )

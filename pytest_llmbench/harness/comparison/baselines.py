@@ -151,7 +151,7 @@ class Reference:
         count = 1 + sum(test.verdicts.get(found.metric) in _WORSE for test in before)
         if count >= asked.shown:
             return found
-        reason = f"it shows in {count} of the last {1 + len(before)} sessions, {asked.shown} decide"
+        reason = f"it shows in {count} of the last {1 + len(before)} sessions; {asked.shown} are needed"
         return replace(found, verdict=ComparisonVerdict.UNCONFIRMED, reason=reason)
 
     def _unlike(self, saved: BaselineTest, metric: str) -> str | None:
@@ -329,7 +329,7 @@ def comparing_by(settings: Settings, today: date) -> Compares | None:
         if limits and settings.baseline_endpoint is None and not settings.calibrate:
             raise SuiteError("--llm-compare-fail has nothing to compare with", remedy=HOW_TO_COMPARE)
         if waivers:
-            raise SuiteError("--llm-waive waives a mismatch with a baseline, which --llm-compare names")
+            raise SuiteError("--llm-waive has no baseline: name one with --llm-compare")
         return None
     if settings.baseline_endpoint is not None:
         raise SuiteError("--llm-compare and --llm-baseline-endpoint exclude each other: give one baseline")
@@ -354,8 +354,8 @@ def _confirmation(settings: Settings) -> Confirmation | None:
         return None
     if settings.compare is None or settings.save != settings.compare:
         raise SuiteError(
-            "--llm-compare-confirm asks the sessions that are saved under the name that is compared with",
-            remedy="give --llm-save=NAME and --llm-compare=NAME with one name",
+            "--llm-compare-confirm counts the earlier sessions with the name of this one",
+            remedy="give --llm-save=NAME and --llm-compare=NAME, with the same name",
         )
     return Confirmation.of_option(settings.compare_confirm)
 
@@ -390,7 +390,7 @@ def save(
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
     if not kept:
-        return None, [f"baseline {settings.save or 'autosave'!r} not saved: no test measured validly"]
+        return None, [f"baseline {settings.save or 'autosave'!r} not saved: no test has a valid measurement"]
     tests = [_test(entry, settings.accept) for entry in kept]
     found, saved = checked_out(Path()), iso_utc(now_ns)
     commit = None if found is None else Commit(id=found.commit, uncommitted=found.uncommitted)
@@ -406,9 +406,9 @@ def save(
     path = save_baseline(settings.folder, baseline)
     said = [f"baseline saved: {path} ({len(tests)} {'test' if len(tests) == 1 else 'tests'})"]
     if left_out := len(last) - len(kept):
-        said.append(f"  left out, since not measured validly: {left_out}")
+        said.append(f"  left out, without a valid measurement: {left_out}")
     said += [
-        f"  kept, and no later session is compared with it: {test.nodeid} ({_STANDINGS[test.standing]})"
+        f"  saved, but later sessions are not compared with it: {test.nodeid} ({_STANDINGS[test.standing]})"
         for test in tests
         if not test.counts
     ]
@@ -416,8 +416,8 @@ def save(
         said.append("  to accept a new level, save it with --llm-accept=REASON")
     if few := [test for test in tests if test.runs < FEWEST_RUNS]:
         said.append(
-            f"  {len(few)} of them with fewer than {FEWEST_RUNS} runs, which nothing can be compared with: "
-            f"save with --llm-runs={FEWEST_RUNS} or more"
+            f"  {len(few)} of them with fewer than {FEWEST_RUNS} runs, too few to compare with: save with"
+            f" --llm-runs={FEWEST_RUNS} or more"
         )
     return path, said
 

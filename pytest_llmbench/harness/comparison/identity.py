@@ -166,9 +166,9 @@ def refuse_mismatch(match: Match, where: str) -> None:
     """Raise SuiteError for differences that are not waived."""
     if match.mismatches:
         raise SuiteError.from_mistakes(
-            [f"another thing was measured: {mismatch}" for mismatch in match.mismatches],
+            [f"the baseline measured something else: {mismatch}" for mismatch in match.mismatches],
             where=where,
-            remedy="compare like with like, save a new baseline, or answer for the difference: "
+            remedy="measure the same, save a new baseline, or waive the difference: "
             "--llm-waive 'FIELD=REASON@YYYY-MM-DD'",
         )
 
@@ -178,9 +178,9 @@ def refuse_live_answers(asked: Workload, where: str) -> None:
     workload asks for that."""
     if answers_of(asked) == "live":
         raise SuiteError(
-            f"workload {asked.name!r} has live answers, so what is compared would not read the same",
+            f"workload {asked.name!r} has live answers, so the two sides would not read the same prompts",
             where=where,
-            remedy='leave answers="live" out, or say answers="live-compared" to compare nevertheless',
+            remedy='leave out answers="live", or write answers="live-compared" to compare all the same',
         )
 
 
@@ -189,8 +189,8 @@ def refuse_few_runs(theirs: int, ours: int, where: str, how: str) -> None:
     for what, count in (("the baseline has", theirs), ("this session has", ours)):
         if count < FEWEST_RUNS:
             raise SuiteError(
-                f"{what} {count} {'run' if count == 1 else 'runs'} of this test: at least {FEWEST_RUNS} of "
-                "each side are needed to tell a change from noise",
+                f"{what} {count} {'run' if count == 1 else 'runs'} of this test: each side needs at least "
+                f"{FEWEST_RUNS} to tell a change from noise",
                 where=where,
                 remedy=how,
             )

@@ -98,7 +98,7 @@ class ComparisonPlanner:
             from pytest_llmbench.harness.comparison.systems import SEVERAL
 
             raise SuiteError(
-                "llmbench.compare needs two systems at least",
+                "llmbench.compare needs at least two systems",
                 where=request.definition.title,
                 remedy=f"give {SEVERAL}",
             )
@@ -117,7 +117,7 @@ class ComparisonPlanner:
                 raise SuiteError(
                     "the test names no adapters, so there is nothing to compare with the base model",
                     where=request.definition.title,
-                    remedy="give the marker adapters=, or select the tests that have some (-k)",
+                    remedy="give the marker adapters=, or select the tests with adapters (-k)",
                 )
             setting = replace(own.setting, workload=on_base_model(own.setting.workload))
             return Arm(BASELINE, own.opened, setting, path=path)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Values = Mapping[str, Sequence[float | None]]
 """Metric → its value in each run, for comparisons."""
 HOW_TO_COMPARE = (
-    "compare with a saved baseline (--llm-compare NAME, saved before by --llm-save NAME), or with another "
+    "compare with a saved baseline (--llm-save NAME, then --llm-compare NAME), or with another "
     "system in this session (--llm-baseline-endpoint URL)"
 )
 PAIRS = 6

@@ -108,7 +108,7 @@ class Wanted:
         "text", doc="how other hardware was put on one scale, if not per accelerator and per price."
     )
     production_configuration: str | None = parameter(
-        "text", doc="checklist of section 6.4: how the configurations stand to production."
+        "text", doc="checklist of section 6.4: how the configurations relate to production."
     )
     same_time: str | None = parameter(
         "text", doc="checklist: when they were measured; default: in turns, in one session."
@@ -136,9 +136,9 @@ def listed_systems(settings: Settings) -> tuple[Listed, ...]:
     names = [name or _short(url) for name, url in given]
     files = dict(named(text) for text in settings.suts)
     common = files.pop("", None)
-    mistakes = [f"--llm-endpoint: two systems are called {name!r}: name them NAME=URL"
+    mistakes = [f"--llm-endpoint: two systems have the name {name!r}: name them with NAME=URL"
                 for name in dict.fromkeys(names) if names.count(name) > 1]  # fmt: skip
-    mistakes += [f"--llm-sut {name}={file}: no system is called {name!r}; there are {', '.join(names)}"
+    mistakes += [f"--llm-sut {name}={file}: there is no system {name!r}; there are {', '.join(names)}"
                  for name, file in files.items() if name not in names]  # fmt: skip
     if mistakes:
         raise SuiteError.from_mistakes(mistakes)

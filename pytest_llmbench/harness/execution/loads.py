@@ -145,7 +145,7 @@ def files_of(records: Path | None, report: Path | None) -> dict[str, str]:
 
 def read_loads(path: Path) -> dict[str, Any]:
     """Read a file of loads. StoreError if it is missing, damaged or of another version."""
-    beside = "keep the folder records beside report.json"
+    beside = "keep the folder records next to report.json"
     content = read_object(path, "loads", absent=beside, damaged=beside)
     if content.get("schema") != LOADS_SCHEMA:
         raise StoreError(f"not a file of loads in {LOADS_SCHEMA!r}", where=str(path), remedy=beside)

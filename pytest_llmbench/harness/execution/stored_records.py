@@ -53,7 +53,7 @@ class StoredRecords:
                 if theirs["key"] == load["key"] and theirs["seen"]["shared_from"] is None:
                     return self._of(other)[number]
         raise StoreError(
-            f"the load {load['label']!r} was measured by {owner}, whose records are not in this report"
+            f"the load {load['label']!r} was measured by {owner}, and this report does not have its records"
         )
 
     def _of(self, entry: TestEntry) -> list[Records]:
@@ -77,7 +77,7 @@ def _checked(loads: Any, path: Path) -> list[dict[str, Any]]:
         for load in loads
     )
     if not whole:
-        raise StoreError("what it says of the loads is damaged, or was changed", where=str(path))
+        raise StoreError("its description of the loads is damaged or was changed", where=str(path))
     found: list[dict[str, Any]] = loads
     return found
 
@@ -101,5 +101,5 @@ def _split(path: Path, rows: Sequence[int]) -> list[Records]:
         parts.append(rest.part(taken, taken + count))
         taken += count
     if taken < len(rest) or next(runs, None) is not None:
-        raise StoreError("there are more records than the loads had requests", where=str(path))
+        raise StoreError("there are more records than requests", where=str(path))
     return parts

@@ -115,7 +115,7 @@ def heading(first: Session, others: Sequence[Session], *, limited: bool) -> list
     """Lines on which sessions are compared, and what the verdicts mean."""
     allowed = numbers.percentage(SHOWN_MARGIN)
     meaning = (
-        "Verdicts in capitals are those of --fail; the others are shown only."
+        "Verdicts in capitals come from --fail; the others decide nothing."
         if limited
         else f"A worsening of {allowed} is allowed, and nothing fails: --fail sets limits."
     )
@@ -279,7 +279,7 @@ def of_metrics(found: Sequence[TestComparison], patterns: Sequence[str]) -> list
     """
     names = dict.fromkeys(each.metric for test in found for each in test.comparisons)
     if names and not any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
-        raise SuiteError(f"--metrics {','.join(patterns)} fits none; there are: {', '.join(names)}")
+        raise SuiteError(f"--metrics {','.join(patterns)} matches none; there are: {', '.join(names)}")
     return [
         TestComparison(
             test.nodeid,
@@ -303,24 +303,24 @@ def _parser() -> argparse.ArgumentParser:
         "sessions",
         nargs="+",
         metavar="SESSION",
-        help="name (the latest of it), number, unique beginning, or file; two or more",
+        help="name (its latest session), number, unique beginning, or file; at least two",
     )
     add_common(parser)
     many: dict[str, Any] = {"action": "append", "default": []}
-    limit = "worsening that is allowed, ttft.p99:5%%; may be given several times"
+    limit = "fail if a metric is worse by more than this, for example ttft.p99:5%%; may be repeated"
     parser.add_argument("--fail", metavar="METRIC:LIMIT", help=limit, **many)
-    waiver = "compare in spite of a difference; may be given several times"
+    waiver = "compare in spite of a difference; may be repeated"
     parser.add_argument("--waive", metavar="FIELD=REASON@DATE", help=waiver, **many)
-    parser.add_argument("--metrics", metavar="PATTERNS", help="only these, ttft.*,tpot.p50")
+    parser.add_argument("--metrics", metavar="PATTERNS", help="only these, for example ttft.*,tpot.p50")
     parser.add_argument("--group-by", choices=GROUPS, default="test", help="default: test")
     parser.add_argument(
         "--sort",
         choices=tuple(SORTS),
         default="metric",
-        help="within a group; default: metric, as they are measured",
+        help="order within a group (default: metric, in the order of the report)",
     )
     parser.add_argument(
-        "--columns", metavar="NAMES", help=f"with commas between, of {', '.join(COLUMNS)} (default: by width)"
+        "--columns", metavar="NAMES", help=f"comma-separated, from {', '.join(COLUMNS)} (default: by width)"
     )
     return parser
 
@@ -352,7 +352,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _sessions(given: argparse.Namespace) -> list[Session]:
     if len(given.sessions) < 2:
-        raise SuiteError("compare needs two sessions or more; pytest-llmbench list shows what there is")
+        raise SuiteError("compare needs at least two sessions; pytest-llmbench list shows them")
     paths = [choose_baseline(given.storage, name) for name in given.sessions]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
@@ -369,7 +369,7 @@ def _told(found: Sequence[TestComparison], only_there: Sequence[str], width: int
     lines: list[str] = []
     for title, texts in (
         (NOT_COMPARED, [(why, test) for test in found for why in test.refused]),
-        ("beside the figures:", [(note, test) for test in found for note in test.notes]),
+        ("notes:", [(note, test) for test in found for note in test.notes]),
     ):
         by_text: dict[tuple[str, str], list[str]] = {}
         for text, test in texts:

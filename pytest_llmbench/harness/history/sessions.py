@@ -101,9 +101,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that all the commands take."""
     parser.add_argument(
         "--storage", type=_storage, default=Path(STORAGE), metavar="DIR",
-        help="folder of the baselines (default: .llmbench), or the store that has them, git:BRANCH:PATH",
+        help="where baselines are kept: a folder (default: .llmbench), or git:[REMOTE/]BRANCH[:PATH]",
     )  # fmt: skip
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write everything as CSV, too")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write everything as CSV")
 
 
 def chosen(option: str, given: str, known: Sequence[str]) -> list[str]:
@@ -214,14 +214,16 @@ def _fitting(sessions: Sequence[Session], width: int) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench list",
-        description="List the sessions that --llm-save and --llm-autosave have kept.",
+        description="List the sessions that --llm-save and --llm-autosave saved.",
         epilog="Exit status: 0 listed, 2 there are none, or an option is wrong.",
     )
     add_common(parser)
     parser.add_argument(
-        "--columns", metavar="NAMES", help=f"with commas between, of {', '.join(COLUMNS)} (default: by width)"
+        "--columns", metavar="NAMES", help=f"comma-separated, from {', '.join(COLUMNS)} (default: by width)"
     )
-    parser.add_argument("--sort", metavar="COLUMN", default="saved", help="default: saved, oldest first")
+    parser.add_argument(
+        "--sort", metavar="COLUMN", default="saved", help="column to sort by (default: saved, oldest first)"
+    )
     given = parser.parse_args(list(arguments))
     try:
         columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))

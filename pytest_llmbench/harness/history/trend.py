@@ -128,7 +128,7 @@ def _of_session(values: Sequence[float | None], unit: str) -> Estimate:
     known = [value for value in values if value is not None]
     if known and len(known) == len(values) and min(known) <= 0:
         mean = math.fsum(value / len(known) for value in known)
-        return Estimate(mean, None, None, 0.95, len(known), "mean of runs, one of which is 0 or less", unit)
+        return Estimate(mean, None, None, 0.95, len(known), "one of its runs is 0 or less", unit)
     found = of_runs(values, unit)
     return found if len(values) >= FEWEST_RUNS else replace(found, lower=None, upper=None)
 
@@ -182,7 +182,7 @@ def every_series(
     nodeids = dict.fromkeys(own.nodeid for session in sessions for own in session.baseline.tests)
     wanted = [nodeid for nodeid in nodeids if test is None or test in nodeid]
     if not wanted:
-        raise SuiteError(f"--test {shown(test)} is part of no test; there are: {', '.join(nodeids)}")
+        raise SuiteError(f"--test {shown(test)} matches no test; there are: {', '.join(nodeids)}")
     found = [
         series
         for nodeid in wanted
@@ -254,7 +254,7 @@ def _told(series: Series, width: int) -> Iterator[str]:
     reasons = list(series.left_out.items())
     for why, names in reasons[:_SHOWN_REASONS]:
         told = names[0] if len(names) == 1 else f"{len(names)} sessions, {names[0]} to {names[-1]}"
-        yield from wrapped(f"left out, another thing was measured: {told}: {why}", width)
+        yield from wrapped(f"left out, they measured something else: {told}: {why}", width)
     if rest := sum(len(names) for _, names in reasons[_SHOWN_REASONS:]):
         yield from wrapped(f"left out for further differences: {rest} more", width)
 
@@ -335,17 +335,19 @@ def _parser() -> argparse.ArgumentParser:
         description="Follow metrics over the saved sessions, with the points where their level changed.",
         epilog="Exit status: 0 shown, 2 there is nothing to show, or an option is wrong.",
     )
-    parser.add_argument("metrics", nargs="+", metavar="METRIC", help="ttft.p99, output_token_throughput …")
+    parser.add_argument(
+        "metrics", nargs="+", metavar="METRIC", help="for example ttft.p99 or output_token_throughput"
+    )
     add_common(parser)
-    parser.add_argument("--test", metavar="TEXT", help="only tests whose node id holds this")
+    parser.add_argument("--test", metavar="TEXT", help="only tests whose node id contains this")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N sessions")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it: one metric of one test")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw one metric of one test")
     parser.add_argument(
         "--waive",
         action="append",
         default=[],
         metavar="FIELD=REASON@DATE",
-        help="take in sessions in spite of a difference; may be given several times",
+        help="include sessions in spite of a difference; may be repeated",
     )
     parser.add_argument(
         "--significance",
@@ -389,7 +391,7 @@ def _draw(path: Path, found: Sequence[Series]) -> None:
     if len(found) > 1:
         names = "; ".join(f"{series.metric} of {series.nodeid}" for series in found[:10])
         raise SuiteError(
-            f"--svg draws one metric of one test, and these are {len(found)}: {names}",
+            f"--svg draws one metric of one test, not {len(found)}: {names}",
             remedy="choose with --test TEXT",
         )
     write_text(path, drawing(found[0]))

@@ -190,7 +190,7 @@ def facts_of(certificate: Certificate | None, over: str = TRANSPORTS[0]) -> Fact
         if over == IN_PROCESS:
             return Facts.of(
                 Origin.GENERATOR,
-                {GeneratorFact.GENERATOR_SELFTEST: "there is none of what is called in process"},
+                {GeneratorFact.GENERATOR_SELFTEST: "there is no selftest for endpoints in process"},
             )
         not_run = NOT_RUN if over == TRANSPORTS[0] else f"{NOT_RUN} over {over}"
         return Facts.of(Origin.GENERATOR, {GeneratorFact.GENERATOR_SELFTEST: not_run}, _command(over))

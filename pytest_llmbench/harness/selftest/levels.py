@@ -182,7 +182,8 @@ def _not_paced(late: Spread, script: Script) -> tuple[str, ...]:
     if not script.itl_us or late.p99 is None or late.p99 <= script.itl_us:
         return ()
     return (
-        f"the known-delay server itself was late by {late.p99:.0f} µs at P99: more cannot be tested here",
+        f"the known-delay server itself was late by {late.p99:.0f} µs at P99: nothing finer can be tested "
+        "here",
     )
 
 

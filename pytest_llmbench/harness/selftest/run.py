@@ -382,7 +382,7 @@ def highest(
     while (held := search.holds(load)) and load < bounds.limit:
         best, load = load, min(2 * load, bounds.limit)
     if held:
-        return Found(load, tuple(search.levels), f"{load:g} is as far as is tested here")
+        return Found(load, tuple(search.levels), f"{load:g} is the highest load tested here")
     failing: float | None = None
     for _ in range(bounds.bisections):
         if held is None:
@@ -434,10 +434,10 @@ _HEADINGS = (
     "level", "in flight", "TTFT error µs", "ITL error µs", "send lag µs", "chunks/s", "CPU/request", "holds",
 )  # fmt: skip
 _DESCRIPTION = """\
-Runs the load generator against a bundled server of known delays on this host, and says what it can be trusted
-with here: how far measured TTFT and ITL are from what the server did, and up to which rate and how many
-streams. The result is stored; reports cite it as measurement uncertainty, and runs beyond it are flagged.
-Takes about a minute, --quick some 12 s. Let nothing else run meanwhile that would not run beside a benchmark.
+Run the load generator against a bundled server with known delays on this host. The result says how far
+measured TTFT and ITL are from the truth, and up to which rate and how many streams. It is stored: reports
+cite it as measurement uncertainty, and runs beyond it are flagged. It takes about a minute, with --quick
+about 12 s. Run nothing else meanwhile that would not run next to a benchmark.
 """
 
 
@@ -457,7 +457,7 @@ def main(arguments: list[str] | None = None, extents: tuple[Extent, Extent] = (F
             options.json.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
         if not options.no_store:
             path = store(plain, options.out)
-            left = "not stored: there is a full selftest, which a quick one leaves"
+            left = "not stored: a quick selftest does not replace the full one that is stored"
             print(f"stored: {path}" if path else left)
     except (LLMBenchError, OSError) as error:
         print(f"selftest: {error}", file=sys.stderr)
@@ -471,15 +471,15 @@ def _parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="shorter and coarser, some 12 s")
-    workers = "processes that send the load, as --llm-workers of a session (default: 1; 0: this one)"
+    parser.add_argument("--quick", action="store_true", help="shorter and coarser, about 12 s")
+    workers = "number of processes that send the load, like --llm-workers (default: 1; 0: this one)"
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help=workers)
-    over = "transport of the load, for sessions that go by it (default: %(default)s)"
+    over = "transport of the load, for sessions that use it (default: %(default)s)"
     parser.add_argument("--over", choices=TRANSPORTS, default=TRANSPORTS[0], help=over)
-    sampled = "measure the gentle level also while the machine is sampled, as with [telemetry]"
+    sampled = "repeat the lowest level while the machine is sampled, as with [telemetry]"
     parser.add_argument("--sampled", action="store_true", help=sampled)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
-    out = f"store in DIR; sessions find it there when {STATE_DIR_VARIABLE} names it"
+    out = f"store the result in DIR; sessions find it if {STATE_DIR_VARIABLE} names DIR"
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
     parser.add_argument("--no-store", action="store_true", help="print only")
     return parser
@@ -487,7 +487,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
     return int(text)
 
 

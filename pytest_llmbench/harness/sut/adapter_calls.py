@@ -51,7 +51,7 @@ def calls_of(control: ControlPlane, base_url: str) -> tuple[str, str]:
         if answer.status not in _NO_SUCH_CALL:
             return load, unload
     raise SUTError(
-        "the server has no call that loads an adapter, neither vLLM's nor SGLang's: "
+        "the server has no call to load an adapter, neither vLLM's nor SGLang's: "
         + " and ".join(load for load, _ in _CALLS),
         where=base_url,
         remedy="start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, SGLang with "

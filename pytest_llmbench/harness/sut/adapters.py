@@ -53,7 +53,7 @@ def require_adapters(opened: OpenSUT, adapters: Iterable[str], churned: Churn | 
 def _require_calls(opened: OpenSUT) -> None:
     if not opened.over_http:
         raise SuiteError(
-            "adapters come and go by calls over HTTP, and there is no server",
+            "adapters are loaded by calls over HTTP, but there is no server",
             where=f"beside=churn on {opened.endpoint}",
             remedy="measure a server, or leave out beside",
         )

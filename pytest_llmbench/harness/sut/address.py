@@ -228,9 +228,9 @@ def _refuse_proxy(seen: EndpointReport) -> None:
     if seen.proxy is not None:
         raise SUTError(
             f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
-            "and the measured connections do not go through a proxy that nobody asked for",
+            "but measured connections use a proxy only on request",
             remedy="add the host to NO_PROXY if it can be reached directly, measure from behind the proxy, "
-            "or say --llm-proxy=env: its time is then in every figure",
+            "or give --llm-proxy=env, which adds its time to every figure",
         )
 
 

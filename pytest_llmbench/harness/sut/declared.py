@@ -126,9 +126,11 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
 def _impossible(variant: Variant, sut: SUT) -> list[str]:
     engine = sut.is_embedded or sut.is_replay
     if variant.way == "preset" and not engine:
-        return [f"{variant.where} is a preset of the embedded engine, and the endpoint is not one"]
+        return [
+            f"{variant.where} is a preset of the embedded engine, but the endpoint is not the embedded engine"
+        ]
     if sut.is_replay and variant.way != "preset":
-        return [f"{variant.where} is reached by {variant.way}, and a replay only has presets"]
+        return [f"{variant.where} is reached by {variant.way}, but a replay has only presets"]
     return []
 
 

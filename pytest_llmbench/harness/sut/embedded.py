@@ -110,7 +110,7 @@ class Replayed(Preset):
             raise SuiteError(
                 f"a replay sends no request bodies, so extra_body ({', '.join(extra)}) would have no effect",
                 where=sut.endpoint,
-                remedy="leave it out, or measure sim in its place",
+                remedy="leave it out, or measure sim instead",
             )
         scene = parse_scenario(sut.preset)
         model = scene.engine.model

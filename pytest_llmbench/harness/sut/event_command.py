@@ -63,7 +63,7 @@ def event_command(plan: LoadPlan, now_ns: Callable[[], int]) -> Generator[Event,
         raise SuiteError(
             f"the load ended before second {plan.event_at_s:g}, so nothing happened in it",
             where=where,
-            remedy="lower event_at_s, or let the load go on for longer",
+            remedy="lower event_at_s, or make the load longer",
         )
     if status is None:
         raise SUTError(f"the command did not end within {_AFTER_LOAD_S:g} s after the load", where=where)

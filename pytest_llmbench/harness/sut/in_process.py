@@ -67,7 +67,7 @@ def address_of(endpoint: str) -> tuple[str, str]:
     names = [*module.split("."), *attribute.split(".")]
     if not all(name.isidentifier() for name in names):
         raise SuiteError(
-            "this names no attribute of a module",
+            "it names no attribute of a module",
             where=endpoint,
             remedy="write python:package.module:attribute, as in python:my_engine:generate",
         )
@@ -79,13 +79,13 @@ def refuse_what_is_not_in_process(sut_access: SUTAccess) -> None:
     where = sut_access.sut.endpoint
     if sut_access.ray is not None or sut_access.workers > 1:
         raise SuiteError(
-            "what is called in process is loaded by that process alone",
+            "an endpoint in process is loaded by this process alone",
             where=where,
             remedy="leave out --llm-workers, or serve it and give its URL",
         )
     if not generates(sut_access.api):
         raise SuiteError(
-            f"what is called in process streams tokens, and {sut_access.api} generates none",
+            f"an endpoint in process streams tokens, but {sut_access.api} generates none",
             where=where,
             remedy="serve it and give its URL",
         )
@@ -127,10 +127,9 @@ def load(endpoint: str) -> Any:
         raise SuiteError(
             f"the module {module} cannot be imported: {type(error).__name__}: {error}",
             where=endpoint,
-            remedy="it is looked for on the sys.path of pytest, then in the current directory: see the "
-            "setting pythonpath of pytest"
+            remedy="pytest's sys.path and the current directory are searched: see pytest's setting pythonpath"
             if missing
-            else f"import {module} by hand and mend it",
+            else f"import {module} by hand and fix it",
         ) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
@@ -159,7 +158,7 @@ def _callable(found: Any, sut_access: SUTAccess) -> Opened:
         )
     if asking.prompt_form != "text" or sut_access.api != "auto":
         raise SuiteError(
-            "a Python function takes prompts as text, and speaks no dialect",
+            "a Python function takes prompts as text and has no dialect",
             remedy="leave out --llm-api, and request.prompt in the SUT file",
         )
     further = [*asking.extra_body, *(["ignore_eos"] if asking.ignore_eos else [])]
@@ -265,7 +264,7 @@ class AppTransport(httpx.BaseTransport):
             async with asyncio.timeout(self._answer_s):
                 await ended.wait()
         except TimeoutError:
-            abandon(exchange, End.TIMEOUT, self._transport.now_ns(), "its time is over")
+            abandon(exchange, End.TIMEOUT, self._transport.now_ns(), "its time is up")
         return exchange
 
 
@@ -318,6 +317,6 @@ def _try(executor: Told) -> None:
         outcome = OUTCOMES[int(seen.outcome[0])] if len(seen) else "nothing"
         said = seen.error[0] if len(seen) else "it was interrupted"
         raise SUTError(
-            f"its first reply is no success: {outcome}: {said}",
-            remedy="call it by hand with a prompt and max_tokens=4: it has to yield text, and to end",
+            f"its first reply failed: {outcome}: {said}",
+            remedy="call it by hand with a prompt and max_tokens=4: it must yield text and end",
         )

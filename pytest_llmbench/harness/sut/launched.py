@@ -138,7 +138,7 @@ class LaunchedServer:
             f"{what}\n  command: {' '.join(self._launch.command)}\n  URL: {self._launch.health_url}"
             f"{self.log_tail()}",
             where=self._launch.where,
-            remedy=f"start it by hand and look; {log}",
+            remedy=f"start it by hand to see why; {log}",
         )
 
     def log_tail(self) -> str:
@@ -241,7 +241,7 @@ def _require_meant(
     if isinstance(command, str) or not command:
         mistakes.append('command: give program and arguments apart, ["vllm", "serve", "MODEL"]')
     elif PORT in url and not any(PORT in os.fspath(word) for word in (*command, *env.values())):
-        mistakes.append(f"command: say where it answers, with {PORT} in it or in env, or with a url without")
+        mistakes.append(f"command: name its port with {PORT}, in command or env, or give a fixed url")
     if urlsplit(url).scheme not in ("http", "https") and not is_grpc(url):
         mistakes.append(f"url is {url!r}: give one that begins with http://, https:// or grpc://")
     if not health.startswith("/"):

@@ -31,9 +31,9 @@ def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
     SuiteError for a path of a gRPC server, which has none."""
     if call.url is None and is_grpc(server_url):
         raise SuiteError(
-            f"a gRPC server takes no {call.method} {call.path}",
+            f"a gRPC server has no {call.method} {call.path}",
             where=where,
-            remedy="give the url of its HTTP in place of a path, or leave the call out",
+            remedy="give the url of its HTTP server instead of a path, or leave out the call",
         )
     url = call.url if call.url is not None else _origin(server_url) + str(call.path)
     body = None if call.body is None else json.dumps(call.body).encode()
@@ -49,7 +49,7 @@ def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
             f"{call.method} {answer.url} answered with status {answer.status}, not {wanted}"
             + (f": {said}" if said else ""),
             where=where,
-            remedy="correct the call in the SUT file, or look at the server's log",
+            remedy="correct the call in the SUT file, or read the server's log",
         )
 
 

@@ -44,9 +44,9 @@ def _refuse_what_stays_here(sut_access: SUTAccess, seen: EndpointReport) -> None
     """Raise SuiteError for settings that other machines do not have, and are not to have."""
     what = ""
     if sut_access.address(seen.base_url).target().unix_path:
-        what = "a Unix socket is of this machine alone, and the load is to come from others"
+        what = "other machines cannot reach a Unix socket of this one"
     elif sut_access.access.client is not None:
-        what = "a client certificate does not go to other machines, since its key would"
+        what = "a client certificate is not sent to other machines, since its key would go with it"
     if what:
         raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
 
@@ -68,7 +68,7 @@ def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | 
         made = named("executors", "ray")
         if made is None:
             raise SuiteError(
-                "workers on a Ray cluster are an extra that this installation lacks",
+                "workers on a Ray cluster need an extra that is not installed",
                 where="--llm-workers=ray",
                 remedy="give a number of worker processes on this machine, or install the package with its "
                 "extras",

@@ -249,10 +249,10 @@ def _arrivals_line(shape: Shape) -> str:
 
 def _sharing(shape: Shape) -> str:
     if not shape.sharing_known:
-        return "sharing: not known, the format does not say what prompts are made of"
+        return "sharing: unknown, since the format does not say what prompts contain"
     return (
         f"sharing: {percentage(shape.sharers)} of the requests begin like an earlier one, with "
-        f"{percentage(shape.cacheable)} of the input tokens: what a prefix cache without bounds would hold"
+        f"{percentage(shape.cacheable)} of the input tokens: what an unlimited prefix cache would hold"
     )
 
 
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Returns 0 if the file was described; 2, with every mistake, if it cannot be read."""
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench trace",
-        description="The shape of a trace or a workload: lengths, arrivals, sharing, turns and pauses.",
+        description="Describe a trace or a workload: lengths, arrivals, sharing, turns and pauses.",
         epilog="Exit status: 0 described; 2 the file cannot be read, with every mistake in it.",
     )
     parser.add_argument("what", choices=["describe"])
@@ -320,14 +320,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--trace-format",
         choices=(*FORMATS, *names("trace_formats")),
-        help="in place of what the first row looks like",
+        help="format of the trace (default: recognised by its first row)",
     )
-    parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of the block of a hash id")
-    parser.add_argument("--time-unit", choices=UNIT_MS, help="of the trace's instants")
+    parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens per block of a hash id")
+    parser.add_argument("--time-unit", choices=UNIT_MS, help="unit of the trace's timestamps")
     parser.add_argument("--workload", metavar="NAME", help="only this one of a file of workloads")
-    parser.add_argument("--requests", type=int, default=1_000, metavar="N", help="drawn of a workload (1000)")
-    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of what is drawn (42)")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=1_000,
+        metavar="N",
+        help="number of requests drawn from a workload (default: 1000)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=42, metavar="N", help="seed of the drawn requests (default: 42)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw it")
     given = parser.parse_args(list(arguments))
     try:
         shapes = _shapes(given)

@@ -85,11 +85,11 @@ class TokenCounter:
             return added.pop()
         seen = ", ".join(f"{theirs} where it has {ours}" for theirs, ours in told)
         raise SUTError(
-            f"the server counts otherwise than the tokenizer of the SUT file ({self.tokenizer!r}): {seen}; "
+            f"the server counts differently from the tokenizer of the SUT file ({self.tokenizer!r}): {seen}; "
             f"what it adds to a prompt would be between {min(added)} and {max(added)} tokens",
             where=self._url,
-            remedy="name the tokenizer.json of the model that is served, or leave file out of [tokenizer]: "
-            "the server is then asked for every prompt",
+            remedy="name the tokenizer.json of the served model, or leave file out of [tokenizer]; then the "
+            "server counts every prompt",
         )
 
     def _asked(self, text: str) -> int:
@@ -228,9 +228,8 @@ def _refuse_other_ids(workload: Workload, vocabulary: HuggingFaceTokenizer) -> N
     highest, last = highest_id(workload), int(vocabulary.ordinary_ids[-1])
     if highest > last:
         raise SuiteError(
-            f"it draws token ids up to {highest}, and {vocabulary.name} has none beyond {last}: the "
-            "vocabulary of the SUT is too small for it",
+            f"it draws token ids up to {highest}, but {vocabulary.name} ends at {last}",
             where=f"workload {workload.name!r}",
-            remedy="take a workload of exact lengths (exact = true), whose ids are drawn of that vocabulary, "
+            remedy="use a workload of exact lengths (exact = true), which draws its ids from it, "
             'or send prompts as text ([request] prompt = "text")',
         )

@@ -98,7 +98,7 @@ class Law(_Table):
         mistakes = [f"{name} is missing" for name in needed if name not in given]
         mistakes += [f"{name} has no meaning here" for name in given if name not in taken]
         if self.kind == "fixed" and isinstance(self.tokens, list):
-            mistakes.append("tokens is a list, give one number")
+            mistakes.append("tokens is a list: give one number")
         if mistakes:
             raise SuiteError(f"length law {self.kind}: {', '.join(mistakes)}")
         if self.kind in ("choice", "empirical") and isinstance(self.tokens, int):
@@ -246,9 +246,9 @@ class _Code(_DataSet):
         )
         if not functions:
             raise SuiteError(
-                "no function was found in its source texts",
+                "its source texts contain no function",
                 where=str(path),
-                remedy="give files of the data set, or functions whole, one to a row",
+                remedy="give files of the data set, or whole functions, one per row",
             )
         contexts = contexts_from([text for _, text in texts])
         return CodeCompletionWorkload(functions, contexts, identity, name)
@@ -307,7 +307,7 @@ class _Trace(_DataSet):
     @model_validator(mode="after")
     def _of_sessions(self) -> Self:
         given = {"messages": self.messages, "answers": self.answers}
-        told = [f"{name} are of sessions: give sessions = true as well" for name in given if given[name]]
+        told = [f"{name} are for sessions: add sessions = true" for name in given if given[name]]
         if told and not self.sessions:
             raise ValueError(", ".join(told))
         return self

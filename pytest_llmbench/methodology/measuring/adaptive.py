@@ -81,7 +81,11 @@ _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled":
 def _beside(value: object) -> list[str]:
     """What is wrong with what happens beside the load."""
     example = "churn({'sql': '/adapters/sql'}, rate=0.5)"
-    return [] if isinstance(value, Churn) else [f"must be {example} of pytest_llmbench, got {shown(value)}"]
+    return (
+        []
+        if isinstance(value, Churn)
+        else [f"must be {example}, imported from pytest_llmbench, got {shown(value)}"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +104,7 @@ class AdaptiveParameters(LoadParameters):
     )
     max_requests: int | None = parameter("count", doc='with ``requests="auto"``: never more (default 5000).')
     max_seconds: float | None = parameter(
-        "positive", doc='with ``requests="auto"``: never longer, the drain not counted.'
+        "positive", doc='with ``requests="auto"``: never longer, without the drain.'
     )
     budget: float | str | None = parameter(
         "budget",
@@ -110,20 +114,19 @@ class AdaptiveParameters(LoadParameters):
     failures: Literal["left_out", "over_limit"] = parameter(
         "choice",
         "left_out",
-        doc='``"over_limit"``: in what is limited a failed request is slower than the limit; else it is '
-        "left out.",
+        doc='``"over_limit"``: a failed request counts as slower than the limit; otherwise it is left out.',
     )
 
     beside: Churn | None = parameter(
         _beside,
-        doc='adapters that come and go while load is running: ``churn({"sql": "/adapters/sql"}, rate=0.5)``; '
-        "the engine unloads and loads them by its own calls.",
+        doc='adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``; the engine '
+        "loads and unloads them by its own calls.",
     )
     steady: bool = parameter(
         "flag",
         False,
-        doc="closed loop: the limits are about the steady state, without the first wave and the drain; else "
-        "they are about these requests, a finite job.",
+        doc="closed loop: the limits apply to the steady state, without the first wave and the drain; "
+        "otherwise to these requests, a finite job.",
     )
 
     count_name: ClassVar[str] = "requests"
@@ -211,14 +214,14 @@ class AdaptiveParameters(LoadParameters):
         found = replace(self, requests=None)._of_load() + self._unsteady()
         if self.arrival == "trace" or self.stages:
             told = "stages are" if self.stages else "arrival='trace' is"
-            found.append(f"requests='auto' needs a load that can go on; {told} one pass")
+            found.append(f"requests='auto' needs a load that can continue; {told} one pass")
         if self.run_count > 1:
             found.append("requests='auto' decides on one run: leave out runs")
         if not self.objectives:
             found.append("requests='auto' ends when the limits are decided: give one, for example p95_ms=300")
         return found + [
-            f"requests='auto' cannot look at {each.metric} while load is running: it can at percentiles and "
-            f"means of {', '.join(self.quantities)}, and at shares of requests; give a number of requests"
+            f"requests='auto' cannot evaluate {each.metric} while load is running, only percentiles and "
+            f"means of {', '.join(self.quantities)}, and shares of requests; give a number of requests"
             for each in self.objectives
             if watched(each, self) is None
         ]
@@ -238,7 +241,7 @@ class AdaptiveParameters(LoadParameters):
         for each in self.objectives:
             fewest = fewest_requests(each)
             if math.isinf(fewest):
-                found.append(f"{each} is decided by no number of requests: limit a share below it")
+                found.append(f"{each} cannot be decided by any number of requests: limit a share below it")
             elif most is not None and most * self.run_count < fewest:
                 lower = highest_decided(each.metric, most * self.run_count)
                 needs = f"{each} needs at least {fewest:.0f} requests to be decided, {told}"
@@ -251,7 +254,7 @@ class AdaptiveParameters(LoadParameters):
         """Mistakes in a steady state that is asked for."""
         slots = None if self.arrival == "trace" else self.load.in_flight
         if slots is None:
-            needs = "steady needs concurrency: an open loop is about the steady state anyway"
+            needs = "steady needs concurrency: an open loop measures the steady state anyway"
             return [needs] if self.steady else []
         least, most = STEADY_WAVES * slots, self.most_requests or GATE_REQUESTS
         if self.is_job or most >= least:
@@ -275,7 +278,7 @@ class AdaptiveParameters(LoadParameters):
     def _of_load(self) -> list[str]:
         """Mistakes between the parameters of the load."""
         still = [
-            f"{each.metric} is of adapters that come and go: give beside=churn(…)"
+            f"{each.metric} needs adapters that come and go: give beside=churn(…)"
             for each in (*self.slo, *self.advisory)
             if self.beside is None and each.metric.partition(".")[0] in OF_CHURN
         ]
@@ -284,13 +287,15 @@ class AdaptiveParameters(LoadParameters):
                 still
                 + LoadParameters.contradictions(self)
                 + [
-                    f"{each.metric} is of each stage, and the load has none: give stages in arrival"
+                    f"{each.metric} is by stage, but the load has no stages: give stages in arrival"
                     for each in (*self.slo, *self.advisory)
                     if EACH in each.metric
                 ]
             )
         given = [name for name in ("rate", "concurrency") if getattr(self, name) is not None]
-        found = still + [f"stages in arrival say how many arrive when: leave out {name}" for name in given]
+        found = still + [
+            f"stages in arrival set how many requests arrive when: leave out {name}" for name in given
+        ]
         if self.whole is not None and self.count is not None:
             found.append(
                 f"the stages end after {self.whole} requests: leave out their end, or {self.count_name}"
@@ -305,7 +310,7 @@ class AdaptiveParameters(LoadParameters):
         names = [stage.name for stage in self.stages]
         found = [(each, _NAME.fullmatch(each.metric)) for each in (*self.slo, *self.advisory)]
         return [
-            f"{each.metric} is of no stage of the load: it has {', '.join(names)}"
+            f"{each.metric} names no stage of the load; the stages are {', '.join(names)}"
             for each, match in found
             if match is not None
             and match["bucket"] not in (None, *names, *LABELS)

@@ -107,9 +107,9 @@ def _values(row: MetricDefinition, records: Records) -> npt.NDArray[np.float64]:
     values = np.asarray(row.values(records), dtype=np.float64)
     if values.ndim != 1 or len(values) > len(records) or not np.isfinite(values).all():
         raise SuiteError(
-            f"the metric {row.name} gives no vector of finite numbers, one a request at most",
+            f"the metric {row.name} must give a vector of finite numbers, at most one per request",
             where="metrics of extras",
-            remedy="correct the extra that has it: leave out requests without a value",
+            remedy="correct its extra: leave out requests without a value",
         )
     return values
 

@@ -33,7 +33,7 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 """Pattern of the error texts of engines for it, as of 2026."""
-REMEDY = "take a workload of shorter prompts, or have the server allow a longer context"
+REMEDY = "use a workload with shorter prompts, or start the server with a longer context"
 
 
 def is_beyond_context(error: str | None) -> bool:

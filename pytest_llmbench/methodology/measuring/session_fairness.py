@@ -44,7 +44,7 @@ from pytest_llmbench.workloads.sessions import turns_of
 
 SESSIONS_PER_CLASS = ByScale(quick=5, standard=100, full=500)
 ONE_CLASS = (
-    "workload is of one class of sessions: fairness needs at least two, for example "
+    "workload has one class of sessions: fairness needs at least two, for example "
     '{"chat": ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}'
 )
 _IN_TABLES = ("p50", "p95", "p99")

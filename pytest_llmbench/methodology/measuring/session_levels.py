@@ -90,8 +90,8 @@ def no_history(plans: Sequence[LoadPlan]) -> list[str]:
     if any(len(session.turns) > 1 for plan in plans for session in shapes_of(plan)):
         return []
     return [
-        f"no session of workload {plans[0].workload.name!r} has a second turn, so none has a history to "
-        "cache: use sessions of several turns"
+        f"no session of workload {plans[0].workload.name!r} has a second turn, so there is no history to "
+        "cache: use sessions with several turns"
     ]
 
 

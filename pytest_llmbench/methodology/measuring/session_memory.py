@@ -42,7 +42,7 @@ class IdleSessions(PressedLevels):
     """Levels by the number of sessions at once. Each has passed or failed."""
 
     levels: Mapping[float, Seen]
-    unknown = "the server tells neither cached tokens nor a preemption; make its usage tell cached_tokens"
+    unknown = "the server reports neither cached tokens nor preemptions; let its usage contain cached_tokens"
     unknown_case = "memory_pressure.sessions_unknown"
 
     @classmethod

@@ -60,12 +60,12 @@ def not_probed(workload: Workload) -> list[str]:
     """Why sessions of a workload cannot be probed alone; empty where they can."""
     if answers_of(workload) != "recorded":
         return [
-            "a slowdown compares each job with itself, and with live answers its prompts are others each "
-            "time: leave out its limit and probe_sessions, or let answers be recorded ones"
+            "a slowdown compares each job with itself, but live answers change its prompts each time: leave "
+            "out its limit and probe_sessions, or use recorded answers"
         ]
     if not isinstance(workload, RewordsSessions):
         return [
-            "the slowdown needs a workload with a method reworded, to probe its sessions in other words: "
+            "the slowdown needs a workload with a method reworded, which gives its sessions other words; "
             f"{workload.name!r} has none"
         ]
     return []

@@ -86,7 +86,9 @@ def _workload(facts: Facts) -> str:
     cuts = told_of_cuts(facts.value(WorkloadFact.CUTS))
     words = facts.value(WireFact.STRUCTURED_OUTPUT) == "prompt_words"
     no_form = (
-        "; tools are words of the prompt and no form is asked for: the API has no field here" if words else ""
+        "; tools are words of the prompt and no form is requested: the API has no field for them"
+        if words
+        else ""
     )
     one_text = facts.value(WireFact.MESSAGES) == "one_text"
     no_roles = "; messages are rendered as one text: the API has no roles" if one_text else ""

@@ -134,7 +134,7 @@ def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
     reasons = Counter(_NUMBER.sub("#", error) for error in errors)
     reason, count = reasons.most_common(1)[0] if reasons else ("nothing was sent", 0)
     shown = next((error for error in errors if _NUMBER.sub("#", error) == reason), reason)
-    remedy = "send one such request by hand, and look at the server's log"
+    remedy = "send one such request by hand, and read the server's log"
     raise SUTError(
         f"none of {len(errors)} warm-up requests succeeded; {count} of them ended with: {shown}",
         remedy=TOO_LONG_REMEDY if is_beyond_context(shown) else remedy,

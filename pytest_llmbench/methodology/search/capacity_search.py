@@ -100,7 +100,7 @@ def capacity_estimate(found: Tried) -> Estimate:
         kind=EstimateKind.BRACKET,
     )  # fmt: skip
     if found.failed is None:
-        return capacity.at_least(Reason.RANGE_ENDED, "that is the most that the search tries")
+        return capacity.at_least(Reason.RANGE_ENDED, "that is the highest level of the search")
     method += f", {found.failed} failed"
     return replace(capacity, upper=float(found.failed - 1), method=method)
 

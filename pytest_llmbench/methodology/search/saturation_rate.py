@@ -48,7 +48,7 @@ class SaturationRate:
         Raises ValueError if there is no saturation rate.
         """
         if self.rps is None:
-            raise ValueError("there is no saturation rate to take a share of")
+            raise ValueError("there is no saturation rate for the levels")
         return float(f"{self.rps * percent / 100:.3g}")
 
 

@@ -225,7 +225,7 @@ def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...], b
     counted = records.select((begun_ns >= first_ns + fill_ns) & (records.session != MISSING))
     if last_ns - first_ns < 2 * fill_ns:
         lasted, needed = (last_ns - first_ns) / 1e9, 2 * fill_ns / 1e9
-        why = f"{TOO_SHORT}: sessions started for {lasted:.3g} s, and last so long that it takes {needed:.3g}"
+        why = f"{TOO_SHORT}: sessions started for {lasted:.3g} s, their length needs {needed:.3g} s"
         return (counted if len(counted) else records), None, (why,), True
     window = Window(records, first_ns + fill_ns, last_ns)
     queue = queue_of(run, window) or Queue(IN_FLIGHT, growth_in_flight(window))

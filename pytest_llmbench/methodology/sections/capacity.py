@@ -64,8 +64,7 @@ class Parameters(TestParameters):
 
     ttft_p99_ms: float | None = parameter(
         "positive",
-        doc="criterion: a level passes only while TTFT P99 is at or under it. The draft wants one to be "
-        "chosen.",
+        doc="criterion: a level passes only if TTFT P99 is at most this. The draft requires a choice.",
     )
     min_completion: float = parameter(
         "share", LEAST_COMPLETION, doc="criterion: share of requests that complete."
@@ -75,9 +74,9 @@ class Parameters(TestParameters):
     output_tokens: int = parameter(
         "count",
         OUTPUT_TOKENS,
-        doc="output limit of every request, in place of the workload's own (AMB-11).",
+        doc="output limit of every request, instead of the workload's own (AMB-11).",
     )
-    duration_s: float | None = parameter("positive", doc="of a level, at least.", scale=LEVEL_S)
+    duration_s: float | None = parameter("positive", doc="shortest duration of a level.", scale=LEVEL_S)
     min_concurrency: int | None = parameter("count")
     min_output_tok_s: float | None = parameter("positive")
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
@@ -85,16 +84,16 @@ class Parameters(TestParameters):
         doc='of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500, "2+": 300}``.',
     )
     sessions_per_slot: int | None = parameter(
-        "count", doc="of sessions: how many a level has for each at once.", scale=SESSIONS_PER_SLOT
+        "count", doc="of sessions: how many a level sends per session in flight.", scale=SESSIONS_PER_SLOT
     )
-    min_sessions: int | None = parameter("count", doc="of sessions, as ``min_concurrency`` of requests.")
+    min_sessions: int | None = parameter("count", doc="of sessions: like ``min_concurrency`` of requests.")
 
     def contradictions(self) -> list[str]:
         found = (
             self._of_requests()
             if isinstance(find_workload(self.workload), OfSessions)
             else [
-                f"{name} is of sessions: name a workload of sessions, for example 'session:chat'"
+                f"{name} applies to sessions: name a workload of sessions, for example 'session:chat'"
                 for name in ("turn_ttft_p95_ms", "sessions_per_slot", "min_sessions")
                 if getattr(self, name) is not None
             ]
@@ -112,12 +111,16 @@ class Parameters(TestParameters):
         found = []
         if self.min_concurrency is not None:
             found.append(
-                "min_concurrency is of requests in flight: give min_sessions for a workload of sessions"
+                "min_concurrency applies to requests in flight: give min_sessions for a workload of sessions"
             )
         if self.duration_s is not None:
-            found.append("duration_s is not for sessions: a level lasts for sessions_per_slot, with pauses")
+            found.append(
+                "duration_s does not apply to sessions: a level lasts for sessions_per_slot, with pauses"
+            )
         if self.output_tokens != OUTPUT_TOKENS:
-            found.append("output_tokens is not for sessions: later turns read answers of the recorded length")
+            found.append(
+                "output_tokens does not apply to sessions: later turns read answers of the recorded length"
+            )
         return found
 
     @property

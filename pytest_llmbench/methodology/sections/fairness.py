@@ -93,14 +93,14 @@ class Parameters(TestParameters):
     load_percent: float = parameter(
         "positive",
         LOAD_PERCENT,
-        doc="of the saturation rate of the mix; the draft advises 70 to 90.",
+        doc="load in percent of the saturation rate of the mix; the draft advises 70 to 90.",
     )
     capacity_rps: float | None = parameter(
-        "positive", doc="the saturation rate of the mix, where it is known: no search is made."
+        "positive", doc="known saturation rate of the mix; it replaces the search."
     )
     requests_per_class: int | None = parameter(
         "count",
-        doc="at least, in the mix and alone; the length of the load follows from the rarest class.",
+        doc="fewest requests of a class, in the mix and alone; the rarest class sets the length of the load.",
         scale=REQUESTS_PER_CLASS,
     )
     duration_s: float | None = parameter("positive", doc="shortest duration of the mix.", scale=REPORTED_S)
@@ -123,10 +123,12 @@ class Parameters(TestParameters):
     )
 
     sessions: int | None = parameter(
-        "count", doc="of sessions: so many at once, in the mix and of each class alone; default 8."
+        "count", doc="of sessions: sessions at once, in the mix and for each class alone; default 8."
     )
     sessions_per_class: int | None = parameter(
-        "count", doc="of sessions: at least, in the mix and alone.", scale=SESSIONS_PER_CLASS
+        "count",
+        doc="of sessions: fewest sessions of a class, in the mix and alone.",
+        scale=SESSIONS_PER_CLASS,
     )
 
     @property
@@ -156,12 +158,13 @@ class Parameters(TestParameters):
         given += ["load_percent"] if self.load_percent != LOAD_PERCENT else []
         given += ["equal_load"] if self.equal_load != "tokens" else []
         return found + [
-            f"{name} is of requests: give sessions, so many at once, and sessions_per_class" for name in given
+            f"{name} applies to requests: give sessions (how many at once) and sessions_per_class"
+            for name in given
         ]
 
     def _of_requests(self) -> list[str]:
         found = [
-            f"{name} is of sessions: name a mix of workloads of sessions"
+            f"{name} applies to sessions: name a mix of workloads of sessions"
             for name in ("sessions", "sessions_per_class")
             if getattr(self, name) is not None
         ]
@@ -174,7 +177,7 @@ class Parameters(TestParameters):
             # Classes are cut out of one law of lengths, so a mixture of workloads has none of them.
             got = self.workload if isinstance(self.workload, str) else self.workload.name
             found.append(
-                f"workload has to be {SYNTHETIC_SKEWED.name!r} (section 5.6.2 requires it), a synthetic "
+                f"workload must be {SYNTHETIC_SKEWED.name!r} (section 5.6.2 requires it), a synthetic "
                 f"workload of your own or a ClassMix, got {got!r}; or a mix of workloads of sessions"
             )
         return found

@@ -61,18 +61,18 @@ class Parameters(AdaptiveParameters):
     min_share: float = parameter(
         "share",
         0.99,
-        doc="of good requests among all, judged on the whole confidence interval.",
+        doc="least share of good requests, judged on the whole confidence interval.",
     )
     max_schema_violation_rate: float | None = parameter(
         "share",
-        doc="limit on the share of replies that break the schema they were asked to keep to (tool calls, "
-        "JSON), among those that were asked.",
+        doc="largest share of replies that break the requested schema (tool calls, JSON), among those with "
+        "one.",
     )
     max_error_share: float = parameter(
         "share",
         1.0,
         doc="error budget; a larger share of failed requests voids the run. By default none does: a failed "
-        "request is not good, which is what the limit is about.",
+        "request is not good, and the limit counts that.",
     )
 
     @property
@@ -93,7 +93,9 @@ class Parameters(AdaptiveParameters):
     def contradictions(self) -> list[str]:
         found = super().contradictions()
         if not self.limits_ms:
-            found.append("give at least one of ttft_ms, tpot_ms and e2e_ms: they say which requests are good")
+            found.append(
+                "give at least one of ttft_ms, tpot_ms and e2e_ms: they define which requests are good"
+            )
         return found
 
 

@@ -104,27 +104,29 @@ class Parameters(TestParameters):
     baseline: str = parameter(
         "name",
         "guardrails_baseline",
-        doc="SUT variant with all guardrails off; the other three are variants too.",
+        doc="SUT variant with all guardrails off; the other three name variants too.",
     )
     input_filter: str | None = parameter("name", "guardrails_input")
     output_filter: str | None = parameter("name", "guardrails_output")
     full: str = parameter("name", "guardrails_full")
     without: str | None = parameter(
         "name",
-        doc="why the single-filter configurations cannot be run; they are left out then (AMB-20).",
+        doc="why the single-filter configurations cannot be run; they are then left out (AMB-20).",
     )
     capacity_rps: float | None = parameter(
         "positive",
-        doc="capacity of the baseline, requests per second, where it is known; else it is searched for.",
+        doc="known capacity of the baseline in requests per second; otherwise a search finds it.",
     )
-    levels_percent: Sequence[float] = parameter("percents", GUARDRAIL_PERCENTS, doc="of that capacity.")
+    levels_percent: Sequence[float] = parameter(
+        "percents", GUARDRAIL_PERCENTS, doc="loads in percent of that capacity."
+    )
     duration_s: float | None = parameter("positive", doc="of a level.", scale=LEVEL_S)
     max_overhead_ms: float | None = parameter(
-        "positive", doc="total: E2E with all guardrails less that of the baseline, at P50."
+        "positive", doc="total: E2E with all guardrails minus that of the baseline, at P50."
     )
     max_overhead_p95_ms: float | None = parameter("positive")
     max_input_overhead_ms: float | None = parameter(
-        "positive", doc="TTFT with the input filter less that of the baseline, at P50."
+        "positive", doc="TTFT with the input filter minus that of the baseline, at P50."
     )
     max_throughput_loss: float | None = parameter(
         "share", doc="of maximum output throughput, with all guardrails."
@@ -480,15 +482,15 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 def needs(parameters: Parameters, setting: Setting) -> list[str]:
     states: Mapping[str, str] = {
         BASELINE: "all guardrails off",
-        INPUT: "input filtering only; or say in without= why it cannot be run",
-        OUTPUT: "output filtering only; or say in without= why it cannot be run",
+        INPUT: "input filtering only; or give the reason in without=",
+        OUTPUT: "output filtering only; or give the reason in without=",
         FULL: "all production guardrails on",
     }
     wanted = {variant: states[name] for name, variant in parameters.configurations.items()}
     found = missing_variants(setting, wanted)
     if not found and variant_boundary(setting, parameters.full) == "model_engine":
         found.append(
-            "the SUT boundary is model_engine, and guardrails lie outside of it (AMB-40): declare "
+            "the SUT boundary is model_engine, but guardrails lie outside it (AMB-40): declare "
             'sut.boundary = "application_gateway" for the variants, and measure the gateway'
         )
     return found

@@ -104,9 +104,7 @@ class Parameters(TestParameters):
     levels_percent: Sequence[float] = parameter(
         "percents", ITL_PERCENTS, doc="loads, in percent of the saturation rate."
     )
-    capacity_rps: float | None = parameter(
-        "positive", doc="the saturation rate, where it is known: no search is made."
-    )
+    capacity_rps: float | None = parameter("positive", doc="known saturation rate; it replaces the search.")
     method: Literal["direct", "A", "B", "C"] | None = parameter(
         "choice",
         doc="how tokens are timed (section 4.6.3): ``direct``: one token per chunk; ``A``: gaps between "
@@ -115,8 +113,8 @@ class Parameters(TestParameters):
     )
     requests: int | None = parameter(
         "count",
-        doc="replies of at least 50 tokens per level; the length of the schedule follows (default 100, of a "
-        "quick run what comes).",
+        doc="replies with at least 50 tokens per level, which set the length of the load (default 100; a "
+        "quick run takes what comes).",
     )
     duration_s: float | None = parameter("positive", doc="shortest duration of a level.", scale=LEVEL_S)
     p50_ms: float | None = parameter("positive")

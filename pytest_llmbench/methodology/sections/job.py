@@ -69,7 +69,7 @@ class Parameters(AdaptiveParameters):
 
     prompts: int = parameter("count", GATE_REQUESTS, doc="requests of the job.")
     concurrency: int | None = parameter(
-        "count", doc="most requests in flight, also with ``rate``; default: all."
+        "count", doc="highest number of requests in flight, also with ``rate``; default: all."
     )
     max_makespan_s: float | None = parameter(
         "positive", doc="from the start of the job to the end of its last reply."

@@ -104,8 +104,8 @@ class Parameters(TestParameters):
     lengths: Sequence[int] | None = parameter(
         "counts",
         doc="input lengths in tokens, at least three; default: the powers of two from 1024 to 131072 (8192 "
-        "of a quick run; with 512 and 256 where fewer than three fit). What does not fit the model's context "
-        "together with the output is left out.",
+        "of a quick run; with 512 and 256 where fewer than three fit). Lengths that do not fit the model's "
+        "context together with the output are left out.",
     )
     concurrency: int = parameter("count", 1, doc="requests in flight, 1 to 4.")
     requests: int | None = parameter(
@@ -114,7 +114,9 @@ class Parameters(TestParameters):
         scale=REQUESTS,
     )
     output_tokens: int = parameter(
-        "count", CONTEXT_OUTPUT_TOKENS, doc="output limit; another one makes it a custom workload."
+        "count",
+        CONTEXT_OUTPUT_TOKENS,
+        doc="output limit; a value other than the default makes it a custom workload.",
     )
     max_exponent: float | None = parameter("positive", doc="of k in TTFT ∝ length^k.")
     max_slope_us: float | None = parameter("positive", doc="of the straight line, in µs per input token.")
@@ -126,7 +128,7 @@ class Parameters(TestParameters):
         found = []
         names = (LONG_CONTEXT.name, UNIFORM_NAME)
         if not isinstance(self.workload, LongContextWorkload) and self.workload not in names:
-            found.append(f"workload has to be {LONG_CONTEXT.name!r}: section 5.9.2 requires it for this test")
+            found.append(f"workload must be {LONG_CONTEXT.name!r}: section 5.9.2 requires it for this test")
         if self.concurrency > MOST_IN_FLIGHT:
             found.append(f"concurrency must lie between 1 and {MOST_IN_FLIGHT}, got {self.concurrency}")
         if self.lengths is not None and len(self.lengths) < FEWEST_LENGTHS:

@@ -105,21 +105,23 @@ class Parameters(TestParameters):
     workload: str | Workload = parameter("workload", "long-context")
     capacity: int | None = parameter(
         "count",
-        doc="requests in flight that are 100 %, where it is known; else found by the search of test 5.5.",
+        doc="requests in flight that count as 100 %, if known; otherwise the search of test 5.5 finds them.",
     )
     ttft_p99_ms: float | None = parameter(
         "positive",
-        doc="criterion of the capacity search, else from the TTFT of one request at a time; of sessions: "
-        "criterion of every level.",
+        doc="criterion of the capacity search (default: from the TTFT of one request at a time); of "
+        "sessions: criterion of every level.",
     )
-    levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT, doc="of capacity; 100 is the base.")
+    levels_percent: Sequence[float] = parameter(
+        "levels", LEVELS_PERCENT, doc="loads in percent of capacity; 100 is the base."
+    )
     duration_s: float | None = parameter("positive", doc="of a level.", scale=LEVEL_S)
     min_completion: float | None = parameter("share", doc="of sessions: criterion of a level; default 0.99.")
     max_preemption_rate: float | None = parameter("share")
     max_recovery_s: float | None = parameter("positive")
-    sessions: Sequence[int] = parameter("counts", SESSIONS, doc="of sessions: levels, so many at once.")
+    sessions: Sequence[int] = parameter("counts", SESSIONS, doc="of sessions: levels, as sessions at once.")
     sessions_per_slot: int | None = parameter(
-        "count", doc="of sessions: how many a level has for each at once.", scale=SESSIONS_PER_SLOT
+        "count", doc="of sessions: how many a level sends per session in flight.", scale=SESSIONS_PER_SLOT
     )
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
         "positive_by_turn",
@@ -127,10 +129,10 @@ class Parameters(TestParameters):
     )
     min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
         "share_by_turn",
-        doc='of sessions: criterion on what was cached of what could be, by turn: ``{"2+": 0.9}``.',
+        doc='of sessions: criterion on the cached share of cacheable tokens, by turn: ``{"2+": 0.9}``.',
     )
     min_sessions: int | None = parameter(
-        "count", doc="of sessions: the level up to which all have to meet the criteria."
+        "count", doc="of sessions: every level up to this one must meet the criteria."
     )
 
     @property
@@ -142,16 +144,21 @@ class Parameters(TestParameters):
             names = ("sessions_per_slot", "turn_ttft_p95_ms", "min_turn_hit_rate", "min_sessions")
             given = [name for name in names if getattr(self, name) is not None]
             given += ["sessions"] if tuple(self.sessions) != SESSIONS else []
-            return [f"{name} is of sessions: name a workload of sessions" for name in given]
+            return [f"{name} applies to sessions: name a workload of sessions" for name in given]
         names = ("capacity", "duration_s", "max_preemption_rate", "max_recovery_s")
         given = [name for name in names if getattr(self, name) is not None]
         given += ["levels_percent"] if tuple(self.levels_percent) != LEVELS_PERCENT else []
-        found = [f"{name} is of requests: levels are of so many sessions at once" for name in given]
+        found = [
+            f"{name} applies to requests: with sessions, give the levels as sessions at once"
+            for name in given
+        ]
         if len(self.sessions) < 2:
-            found.append(f"sessions has one level, {self.sessions[0]}: give two or more, to compare them")
+            found.append(f"sessions has one level, {self.sessions[0]}: give at least two to compare")
         if self.min_sessions is not None and self.min_sessions not in self.sessions:
             levels = ", ".join(map(str, self.sessions))
-            found.append(f"min_sessions is {self.min_sessions}, which is no level: the levels are {levels}")
+            found.append(
+                f"min_sessions is {self.min_sessions}, which is not a level: the levels are {levels}"
+            )
         return found
 
     def session_levels(self, setting: Setting) -> SessionLevels:
@@ -529,8 +536,8 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
         return found
     return [
         *found,
-        "this test overloads the system on purpose, up to failure: run it on an isolated system only, with a "
-        "recovery plan at hand, and say so with --llm-allow-overload",
+        "this test overloads the system on purpose, up to failure: run it on an isolated system only, with "
+        "a recovery plan at hand, and confirm with --llm-allow-overload",
     ]
 
 

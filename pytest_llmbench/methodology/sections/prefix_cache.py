@@ -116,17 +116,19 @@ class Parameters(LoadParameters):
     min_hit_rate: float | None = parameter("share")
     min_throughput_improvement: float | None = parameter("positive", doc="closed loop only.")
     sessions: int | None = parameter(
-        "count", doc="of sessions: so many at once (default 8); with ``rate``, that of their starts, none."
+        "count",
+        doc="of sessions: sessions at once (default 8); leave it out with ``rate``, the rate of their "
+        "starts.",
     )
     total_sessions: int | None = parameter(
-        "count", doc="of sessions: measured in each of the runs.", scale=SESSIONS
+        "count", doc="of sessions: measured sessions per run.", scale=SESSIONS
     )
     min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
         "share_by_turn",
-        doc='of sessions: of what could be cached, the share that was, by turn: ``{"2+": 0.9}``.',
+        doc='of sessions: least cached share of cacheable tokens, by turn: ``{"2+": 0.9}``.',
     )
     min_turn_ttft_reduction: Mapping[int | str, float] | None = parameter(
-        "share_by_turn", doc="of sessions: at P50, by the number of the turn."
+        "share_by_turn", doc="of sessions: at P50, by turn."
     )
 
     @property
@@ -172,7 +174,7 @@ class Parameters(LoadParameters):
     def _of_requests(self) -> list[str]:
         names = ("sessions", "total_sessions", "min_turn_hit_rate", "min_turn_ttft_reduction")
         return super().contradictions() + [
-            f"{name} is of sessions: name a workload of sessions, for example 'session:chat'"
+            f"{name} applies to sessions: name a workload of sessions, for example 'session:chat'"
             for name in names
             if getattr(self, name) is not None
         ]
@@ -180,12 +182,12 @@ class Parameters(LoadParameters):
     def _of_sessions(self) -> list[str]:
         """Mistakes: parameters that do not apply to a workload of sessions."""
         found = [
-            f"{name} is of requests: give {other} for a workload of sessions"
+            f"{name} applies to requests: give {other} for a workload of sessions"
             for name, other in (("concurrency", "sessions"), ("requests", "total_sessions"))
             if getattr(self, name) is not None
         ]
         if self.arrival == "trace":
-            found.append("arrival='trace' is not for sessions here: give rate or sessions")
+            found.append("arrival='trace' does not apply to sessions here: give rate or sessions")
         elif not found:
             found = super().contradictions()
         if self.rate is not None and self.sessions is not None:

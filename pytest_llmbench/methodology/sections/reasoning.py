@@ -107,7 +107,7 @@ class Parameters(AdaptiveParameters):
     )
     max_critical_evictions: int | None = parameter(
         "amount",
-        doc="of requests in their output phase, as the server counts them; 0 for none at all.",
+        doc="evictions of requests in their output phase, as the server counts them; 0 allows none.",
     )
 
     @property
@@ -241,7 +241,7 @@ def _kinds_table(
         ("… with no end of thinking before the first visible content, in no TTOT", kinds.spoke_first),
         ("… whose last thought and first visible content came together", kinds.merged),
         ("… with reasoning after the first visible content too", kinds.interleaved),
-        ("… whose think tokens nobody counted", kinds.uncounted),
+        ("… without a count of think tokens", kinds.uncounted),
         ("Replies of reasoning alone, not among those that ended well", kinds.never_spoke),
     ]
     rows += [(f"Think tokens from {source}", count) for source, count in kinds.sources]

@@ -135,24 +135,24 @@ class Parameters(TestParameters):
     )
     ttft_ms: float | None = parameter(
         "positive",
-        doc="what makes a session good: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the "
-        "job ``job_s``, as far as they are given.",
+        doc="a session is good if every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the job "
+        "``job_s``, where given.",
     )
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
     job_s: float | None = parameter("positive")
     min_session_goodput: float | None = parameter("share", doc="least share of good sessions among all.")
     max_slowdown: float | None = parameter("positive", doc="median of job time under load / alone.")
-    max_llm_slowdown: float | None = parameter("positive", doc="the same of LLM time, without pauses.")
+    max_llm_slowdown: float | None = parameter("positive", doc="the same for LLM time, without pauses.")
     probe_sessions: int | None = parameter(
         "amount",
-        doc="sessions of each run sent alone before the load, one at a time, to compare with (default 40 "
-        "where a limit is on the slowdown, else 0: it is not measured).",
+        doc="sessions of each run that are sent alone before the load, one at a time, for comparison "
+        "(default 40 if the slowdown has a limit, else 0: not measured).",
     )
     find: Literal["jobs_per_hour"] | None = parameter(
         "choice",
-        doc="``jobs_per_hour``: search for the highest rate of session starts at which all limits of the "
-        "marker are kept, in place of one load; ``min_jobs_per_hour``, a limit on it, says so too.",
+        doc="``jobs_per_hour``: search for the highest rate of session starts that keeps all limits of the "
+        "marker, instead of one load; ``min_jobs_per_hour`` implies it.",
     )
     min_jobs_per_hour: float | None = parameter("positive")
     initial: int | None = parameter(
@@ -161,13 +161,13 @@ class Parameters(TestParameters):
     maximum: int | None = parameter("count", doc="of a search: its upper bound (default 6,400).")
     duration_s: float | None = parameter(
         "positive",
-        doc="of a search: sessions of a level start for that long, or five times the pauses of a session if "
+        doc="of a search: time in which sessions of a level start, or five times the pauses of a session if "
         "that is longer; ``total_sessions`` is their fewest number (10 / 100 / 500).",
         scale=LEVEL_S,
     )
-    rate: float | None = parameter("positive", doc="open loop, sessions that start per second.")
+    rate: float | None = parameter("positive", doc="open loop, session starts per second.")
     arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
-        "arrival", doc="``trace``: without ``rate``, when the sessions of the workload's trace started."
+        "arrival", doc="``trace``: without ``rate``, at the instants of the workload's trace."
     )
     speedup: float | None = parameter(
         "positive", doc="of a trace: factor by which sessions start faster; pauses stay."
@@ -180,7 +180,7 @@ class Parameters(TestParameters):
     steady: bool = parameter(
         "flag",
         False,
-        doc="of a closed loop: the sessions are a sample of those that go on at this many at once, not a job "
+        doc="closed loop: the sessions are a sample of a steady state with this many at once, not a job "
         "that is exact in each run.",
     )
 
@@ -274,16 +274,16 @@ class Parameters(TestParameters):
         if self.searches:
             return found + self._search_mistakes() + arrival_mistakes(self.arrival, self.burstiness)
         found += [
-            f"{name} is of a search: give find='jobs_per_hour' as well"
+            f"{name} applies to a search: add find='jobs_per_hour'"
             for name in ("initial", "maximum", "duration_s")
             if getattr(self, name) is not None
         ]
         if self.arrival == "trace":
             return found + self._trace_mistakes()
         if self.speedup is not None:
-            found.append("speedup needs arrival='trace': it is of the instants of a trace")
+            found.append("speedup needs arrival='trace': it scales the instants of a trace")
         if self.steady and self.at_once is None:
-            found.append("steady needs sessions: an open loop is about the steady state anyway")
+            found.append("steady needs sessions: an open loop measures the steady state anyway")
         least, most = STEADY_WAVES * (self.at_once or 0), self.total_sessions or GATE_SESSIONS
         if self.steady and most < least:
             found.append(f"steady needs {STEADY_WAVES} sessions for each slot: {least} or more, not {most}")
@@ -301,7 +301,7 @@ class Parameters(TestParameters):
 
     def _search_mistakes(self) -> list[str]:
         """Mistakes in the parameters of a search for the jobs per hour at the limit."""
-        why = "a search for jobs_per_hour starts its sessions at rates of its own"
+        why = "a search for jobs_per_hour sets its own rates"
         found = [
             f"{name} is not for it: {why}"
             for name in ("rate", "sessions", "speedup")
@@ -313,12 +313,12 @@ class Parameters(TestParameters):
             found.append("runs is not for it: a search for jobs_per_hour runs each level once")
         if self.probes:
             found.append(
-                "a slowdown is of one load: leave out its limit and probe_sessions, or the search for "
+                "a slowdown needs one load: leave out its limit and probe_sessions, or the search for "
                 "jobs_per_hour"
             )
         if not self.limits:
             found.append(
-                "a search for jobs_per_hour needs a limit that too many jobs break, for example job_p95_s"
+                "a search for jobs_per_hour needs a limit that overload breaks, for example job_p95_s"
             )
         if self.first_level > self.last_level:
             found.append(f"initial must not be above maximum, got {self.first_level} and {self.last_level}")
@@ -345,8 +345,8 @@ class Parameters(TestParameters):
             )
         if asked is not None and asked > _usual_count(self) and not self.searches:
             found.append(
-                f"probe_sessions is {asked}, but only {_usual_count(self)} sessions are measured: a probe "
-                "stands beside one of them"
+                f"probe_sessions is {asked}, but only {_usual_count(self)} sessions are measured, and each "
+                "probe is compared with one of them"
             )
         if self.probes and isinstance(workload, OfSessions):
             found += not_probed(workload)
@@ -369,8 +369,8 @@ class Parameters(TestParameters):
         if starts < 2:
             name = getattr(self.workload, "name", self.workload)
             found.append(
-                f"arrival='trace' needs a workload that says when two sessions or more start; {name!r} says "
-                f"it of {starts}"
+                f"arrival='trace' needs a workload with start instants of at least two sessions; "
+                f"{name!r} has {starts}"
             )
         elif self.total_sessions is not None and self.total_sessions > starts:
             found.append(f"total_sessions is {self.total_sessions}, but the trace has {starts} sessions")

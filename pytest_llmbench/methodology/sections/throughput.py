@@ -82,26 +82,26 @@ class Parameters(TestParameters):
     max_rate: float | None = parameter("positive")
     rate_step: float | None = parameter(
         "positive",
-        doc="open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this close, in "
-        "requests per second.",
+        doc="open loop: the search between ``min_rate`` and ``max_rate`` ends when its bracket is this "
+        "narrow, in requests per second.",
     )
     arrival: Literal["poisson", "uniform", "gamma"] | str | None = parameter(
-        "arrival", doc="of an open loop, as of ``ttft``."
+        "arrival", doc="of an open loop, as for ``ttft``."
     )
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     min_concurrency: int | None = parameter("count")
     max_concurrency: int | None = parameter("count")
     concurrency_step: int | None = parameter(
         "count",
-        doc="closed loop: the same in requests in flight, between ``min_concurrency`` and "
+        doc="closed loop: the same for requests in flight, between ``min_concurrency`` and "
         "``max_concurrency``.",
     )
     duration_s: float | None = parameter(
-        "positive", doc="of the reported level, ramp-up included.", scale=REPORTED_S
+        "positive", doc="duration of the reported level, ramp-up included.", scale=REPORTED_S
     )
     probe_s: float | None = parameter(
         "positive",
-        doc="of a level of the search; longer where fewer than 20 requests arrive in it.",
+        doc="duration of a level of the search; longer if fewer than 20 requests would arrive.",
         scale=PROBE_S,
     )
     ttft_p99_ms: float | None = parameter("positive")
@@ -139,7 +139,7 @@ class Parameters(TestParameters):
         if (self.arrival == "gamma") != (self.burstiness is not None):
             found.append("arrival='gamma' and burstiness belong together")
         if self.min_constrained_tok_s is not None and not self.limits:
-            found.append("min_constrained_tok_s needs ttft_p99_ms or tpot_p99_ms: the constraint it is under")
+            found.append("min_constrained_tok_s needs its constraint: ttft_p99_ms or tpot_p99_ms")
         return found
 
     @property

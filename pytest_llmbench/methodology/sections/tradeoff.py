@@ -86,12 +86,16 @@ class Parameters(TestParameters):
         "search.",
     )
     levels_percent: Sequence[float] = parameter(
-        "percents", GRID, doc="of capacity; ``quick`` takes five of them, ``full`` adds the default ones."
+        "percents",
+        GRID,
+        doc="loads in percent of capacity; ``quick`` takes five of them, ``full`` adds the default ones.",
     )
-    duration_s: float | None = parameter("positive", doc="of a level, ramp-up included.", scale=LEVEL_S)
+    duration_s: float | None = parameter(
+        "positive", doc="duration of a level, ramp-up included.", scale=LEVEL_S
+    )
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter(
-        "positive", doc="with ``ttft_p99_ms``: objectives on latency that the operating point has to meet."
+        "positive", doc="with ``ttft_p99_ms``: objectives on latency that the operating point must meet."
     )
     min_knee_rate: float | None = parameter("positive")
     min_saturation_rate: float | None = parameter("positive")
@@ -100,7 +104,7 @@ class Parameters(TestParameters):
     def contradictions(self) -> list[str]:
         if self.min_operating_tok_s is not None and not self.limits:
             return [
-                "min_operating_tok_s needs ttft_p99_ms or tpot_p99_ms: what an operating point has to meet"
+                "min_operating_tok_s needs ttft_p99_ms or tpot_p99_ms, which an operating point must meet"
             ]
         return []
 

@@ -141,7 +141,7 @@ _REQUESTS = {
     "beyond_context": Sentence(
         "{value} of {requests} requests were refused as longer than the model's context, and count as "
         "failures",
-        "take a workload of shorter prompts, or have the server allow a longer context",
+        "use a workload with shorter prompts, or start the server with a longer context",
     ),
     "prefix_cache_hits": Sentence(
         "[by_page?by its metrics page ]the server took {value} of the input tokens from its prefix cache",
@@ -474,8 +474,8 @@ _SYSTEMS = {
         voids=True,
     ),
     "memory_pressure.unknown": Sentence(
-        "whether memory was short is not known: the engine tells neither preemptions nor who waits for its "
-        "KV cache",
+        "whether memory was short is not known: the engine reports neither preemptions nor requests that "
+        "wait for its KV cache",
         "make its metrics page reachable",
         "ratio",
     ),

@@ -54,7 +54,7 @@ OPTIONS: tuple[str, ...] = tuple(
 )
 """Names of all options: the figures of a preset that may be overridden, and those of the other parts.
 Those of several engines are named by the extras that have them (``deployments``)."""
-_NO_SEVERAL = "; several engines behind a router are an extra that this installation lacks"
+_NO_SEVERAL = "; several engines behind a router need an extra that is not installed"
 
 
 @lru_cache(maxsize=64)

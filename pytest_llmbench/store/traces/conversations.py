@@ -178,7 +178,7 @@ def _content(number: int, given: Any) -> str:
     for part in given:
         text = part.get("text") if isinstance(part, Mapping) and part.get("type", "text") == "text" else None
         if not isinstance(text, str):
-            raise ValueError(f"message {number} has a part that is no text: only text is sent")
+            raise ValueError(f"message {number} has a part that is not text: only text is sent")
         texts.append(text)
     return "".join(texts)
 
@@ -205,7 +205,7 @@ def _tools(given: Any) -> str:
     for number, tool in enumerate(given if isinstance(given, list) else [given], start=1):
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise ValueError(f"tool {number} has no function with a name, as OpenAI's chat API has it")
+            raise ValueError(f"tool {number} needs a function with a name, as in OpenAI's chat API")
     return compact(given)
 
 

@@ -107,7 +107,7 @@ def answer_limit(row: Mapping[str, Any]) -> int:
     """The length of the reply, if no message gives it. ValueError if the row does not either."""
     name = next((name for name in LIMITS if row.get(name) is not None), None)
     if name is None:
-        raise ValueError(f"the last message is no assistant's, and there is no {' or '.join(LIMITS)}")
+        raise ValueError(f"the last message is not from the assistant, and there is no {' or '.join(LIMITS)}")
     return tokens_of(row, name)
 
 

@@ -53,7 +53,7 @@ def agentic_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
     """A row of an agentic trace, before the instants that depend on others. ValueError in words."""
     parents = row.get("wait_for") or []
     if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
-        raise ValueError("wait_for is no list of request ids")
+        raise ValueError("wait_for must be a list of request ids")
     identity = name_of(row, "request_id")
     if not identity:
         raise ValueError("request_id is missing")
@@ -79,19 +79,19 @@ def with_instants(
     that do not exist, cycles. ``broken``: ids of rows that are invalid themselves."""
     counted = Counter(each.request_id for each in requests)
     mistakes = [
-        f"{each.place}: request_id {each.request_id!r} stands in {counted[each.request_id]} rows"
+        f"{each.place}: request_id {each.request_id!r} occurs in {counted[each.request_id]} rows"
         for each in requests
         if counted[each.request_id] > 1
     ]
     mistakes += [
-        f"{each.place}: waits for {parent!r}, which is not there"
+        f"{each.place}: waits for {parent!r}, which does not exist"
         for each in requests
         for parent in each.wait_for
         if parent not in counted and parent not in broken
     ]
     instants = _earliest({each.request_id: each for each in requests})
     mistakes += [
-        f"{each.place}: waits for itself, by way of others perhaps"
+        f"{each.place}: waits for itself, perhaps through others"
         for each in requests
         if each.request_id not in instants
     ]

@@ -100,9 +100,9 @@ def _refuse_unused(format_: str | None, meaning: Meaning, where: str) -> None:
     given = [name for name, value in meaning._asdict().items() if value is not None]
     if given:
         raise SuiteError(
-            f"{' and '.join(given)} have no meaning for the format {format_}",
+            f"{' and '.join(given)} do not apply to the format {format_}",
             where=where,
-            remedy=f"leave them out: they are for {', '.join(_HASHED)}",
+            remedy=f"leave them out: they apply to {', '.join(_HASHED)}",
         )
 
 
@@ -115,7 +115,7 @@ def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str
                 return format_
     names = shorten(", ".join(map(str, rows[0])), 200) if rows else "nothing"
     refuse(mistakes, where)
-    raise SuiteError(f"the first row is no request of a trace; it has {names}", where=where, remedy=_KNOWN)
+    raise SuiteError(f"the first row is not a request of a trace; it has {names}", where=where, remedy=_KNOWN)
 
 
 _MARKS: Mapping[str, Callable[[Row], bool]] = {

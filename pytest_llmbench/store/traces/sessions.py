@@ -74,7 +74,7 @@ def sessions_of_trace(trace: Trace, where: str) -> SessionsOfTrace:
     sessions."""
     groups, alone = _groups(trace.requests)
     if not groups:
-        raise SuiteError(f"none of its {alone} requests names a session", where=where, remedy=_NAMES)
+        raise SuiteError(f"none of its {alone} requests has a session", where=where, remedy=_NAMES)
     mistakes = [
         f"{group[MOST_TURNS].place}: its session has {len(group):,} requests, at most {MOST_TURNS:,}"
         for group in groups

@@ -88,7 +88,7 @@ def _refuse_unlikely(instants: Sequence[float], where: str) -> None:
         f"{why}and in milliseconds its requests come at {rate:.4g} a second (in seconds at "
         f"{rate / 1000:.4g})",
         where=where,
-        remedy='say the unit, time_unit = "s", "ms", "us" or "ns" (trace describe: --time-unit), or the '
+        remedy='give the unit, time_unit = "s", "ms", "us" or "ns" (trace describe: --time-unit), or the '
         "source, trace_format",
     )
 
@@ -180,7 +180,7 @@ def _weka_turns(
     before: Mapping[str, Any] | None = None
     for count, each in enumerate(rows, start=1):
         if not isinstance(each, Mapping):
-            raise ValueError(f"request {count} is no object")
+            raise ValueError(f"request {count} is not an object")
         if isinstance(each.get("requests"), list):
             inner = f"{session}/{count}"
             yield from _weka_turns(f"{place} {count}.", each["requests"], inner, size, number, alone=False)

@@ -47,7 +47,7 @@ def spans_of(row: Row) -> Iterator[Row]:
 def _objects(row: Row, name: str) -> list[Row]:
     found = row.get(name, [])
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-        raise ValueError(f"{name} is no list of objects")
+        raise ValueError(f"{name} must be a list of objects")
     return found
 
 
@@ -136,11 +136,11 @@ def _messages(told: Row, name: str) -> list[Row] | None:
         try:
             given = parse_json(given)
         except ValueError:
-            raise ValueError(f"{name} is no JSON") from None
+            raise ValueError(f"{name} is not JSON") from None
     if given is None:
         return None
     if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
-        raise ValueError(f"{name} is no list of messages")
+        raise ValueError(f"{name} must be a list of messages")
     return given
 
 

@@ -106,7 +106,7 @@ def media_law(modality: Modality, given: Any) -> MediaLaw:
         laws["files"], wrong = _files(modality, files)
         mistakes += wrong
     elif modality == "video":
-        mistakes.append("videos are files: give files, a folder or a list; none is made here")
+        mistakes.append("videos cannot be generated: give files, a folder or a list")
     share = given.get("repeated", 0.0)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         mistakes.append(f"repeated is {shown(share)}: give a share from 0 to 1")
@@ -135,7 +135,7 @@ def _files(modality: Modality, given: Any) -> tuple[tuple[str, ...], list[str]]:
         elif not path.is_file():
             mistakes.append(f"there is no file {path}")
         elif path.suffix.lower() not in known:
-            mistakes.append(f"{path} is none of {', '.join(known)}")
+            mistakes.append(f"{path} must end with one of {', '.join(known)}")
         else:
             found.append(str(path))
     return tuple(found), mistakes
@@ -157,7 +157,7 @@ class WithMedia(StreamedWorkload):
         if "media" in stated:
             mistakes.append("its prompts have pieces already")
         if "exact" in stated["input_length"]:
-            mistakes.append("prompts of exact lengths have no room for pieces: leave exact = true out")
+            mistakes.append("prompts of exact lengths have no room for pieces: leave out exact = true")
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=f"workload {self.base.name!r}")
 
@@ -181,7 +181,7 @@ class WithMedia(StreamedWorkload):
         for request, groups in zip(single_requests(self.base, seed), drawn, strict=False):
             if request.messages is not None:
                 raise SuiteError(
-                    "its prompts are messages with roles: pieces go beside a prompt of one text",
+                    "its prompts are messages with roles: pieces need a prompt of one text",
                     where=f"workload {self.base.name!r}",
                 )
             pieces = tuple(piece for group in groups for piece in group)

@@ -110,7 +110,7 @@ def test_the_golden_share_of_a_saved_report(pytester: pytest.Pytester) -> None:
         ('{"other": 0.5}', "states no share"),
         ("[0.5]", "states no share"),
         ('{"arithmetic"', "cannot be read"),
-        ('{"schema_version": "1.6"}', "cannot be read: the report does not have the shape of its schema"),
+        ('{"schema_version": "1.6"}', "cannot be read: the report does not match its schema"),
         (None, "cannot be read: No such file"),
     ],
 )
@@ -155,7 +155,7 @@ MMLU = {"question": "Which is a noble gas?", "choices": ["iron", "neon", "zinc"]
 def test_choices_as_a_list(row: dict[str, Any], letter: str | None, tmp_path: Path) -> None:
     path = questions(tmp_path, {"question": "A or B?", "answer": "A"}, row)
     if letter is None:
-        with pytest.raises(SuiteError, match=r"row 1(: the choices are no|: the answer .* is no| has no)"):
+        with pytest.raises(SuiteError, match=r"row 1(: the choices must|: the answer .* is no| has no)"):
             build(accuracy.Parameters, {"dataset": path, "scorer": "choice"})
         return
     asked = build(accuracy.Parameters, {"dataset": path, "scorer": "choice"}).workload

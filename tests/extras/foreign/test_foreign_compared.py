@@ -76,7 +76,7 @@ def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -
 def test_a_gate_needs_runs_whatever_is_waived(suite: Suite) -> None:
     result = compare(suite, GUARDED, vllm(), more=("--llm-runs=3", *WAIVED))
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*the baseline has 1 run of this test: at least 3 of each side*"])
+    result.stdout.fnmatch_lines(["*the baseline has 1 run of this test: each side needs at least 3*"])
 
 
 def test_a_gate_needs_somebody_who_answers_for_the_differences(suite: Suite) -> None:
@@ -84,8 +84,9 @@ def test_a_gate_needs_somebody_who_answers_for_the_differences(suite: Suite) -> 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "*another thing was measured: workload was not known, now it is *",
-            "*another thing was measured: definitions was that of vllm bench serve, now it is that of *",
+            "*the baseline measured something else: workload was not known, now it is *",
+            "*the baseline measured something else: definitions was that of vllm bench serve, now it is "
+            "that of *",
         ]
     )
 
@@ -142,7 +143,9 @@ def test_a_test_that_searches_is_not_compared(suite: Suite) -> None:
 def test_another_model_is_refused(suite: Suite) -> None:
     result = compare(suite, SHOWN, vllm(model_id="another"))
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*another thing was measured: model was another, now it is sim-fast"])
+    result.stdout.fnmatch_lines(
+        ["*the baseline measured something else: model was another, now it is sim-fast"]
+    )
 
 
 def test_runs_of_different_things_are_not_runs_of_one(suite: Suite) -> None:

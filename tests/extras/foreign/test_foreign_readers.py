@@ -255,7 +255,7 @@ def test_a_file_that_was_cut_off_is_not_its_first_part(tmp_path: Path) -> None:
         read_foreign(path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "[1, 2]", "no JSON", "{", '{"baseline_version": "1.0"}'])
+@pytest.mark.parametrize("content", ["", "[]", "[1, 2]", "not JSON", "{", '{"baseline_version": "1.0"}'])
 def test_what_is_not_theirs_is_left_to_the_reader_of_ours(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(content)

@@ -24,7 +24,7 @@ ENGINE = [sys.executable, "-m", "pytest_llmbench.simulator", "--port", "0", "--g
 def test_an_administrative_call_needs_a_url() -> None:
     access = Access(Credentials({"Authorization": f"Bearer {KEY}"}, frozenset({KEY}), "a test"))
     with pytest.raises(
-        SuiteError, match=r"(?s)variant off: a gRPC server takes no POST /reset.*url of its HTTP"
+        SuiteError, match=r"(?s)variant off: a gRPC server has no POST /reset.*url of its HTTP"
     ):
         perform(Call(method="POST", path="/reset"), "grpc://h:1", access, where="variant off")
     server = ScriptedServer(reply(plain("200 OK", b"{}")), read_body=False)

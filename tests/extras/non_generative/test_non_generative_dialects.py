@@ -162,7 +162,7 @@ def test_replies_that_fail(name: str) -> None:
         ({}, Outcome.UNDECODABLE, f"no list of {key}"),
         ({key: []}, Outcome.EMPTY, "no result"),
         (whole(name, 2), Outcome.UNDECODABLE, "2 results where 1 were asked for"),
-        ({key: [3]}, Outcome.UNDECODABLE, "result 0, which is no JSON object"),
+        ({key: [3]}, Outcome.UNDECODABLE, "result 0, which is not a JSON object"),
         ({key: [{"index": 0}]}, Outcome.UNDECODABLE, "result 0 without"),
         ({key: whole(name)[key] * 2}, Outcome.UNDECODABLE, "two results for the same input"),
         ({key: [{**whole(name)[key][0], "index": "a"}]}, Outcome.UNDECODABLE, "no number of an input"),

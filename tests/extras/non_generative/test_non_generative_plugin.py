@@ -44,13 +44,13 @@ def test_a_marker_over_an_api_of_the_other_kind_is_a_usage_error(suite: Suite) -
     over_text = suite.run("--llm-endpoint=replay")
     assert over_text.ret == pytest.ExitCode.USAGE_ERROR
     told = over_text.stderr.str()
-    assert "@llmbench.non_generative measures what generates nothing, and auto takes" in told
+    assert "@llmbench.non_generative measures requests that generate nothing, but auto takes" in told
     assert "--llm-api=openai-embeddings, rerank, score or logprobs" in told
     assert "test_first_token" not in told
     over_vectors = suite.run("--llm-endpoint=replay", "--llm-api=rerank")
     assert over_vectors.ret == pytest.ExitCode.USAGE_ERROR
     told = over_vectors.stderr.str()
-    assert "@llmbench.ttft is about tokens that are generated, and rerank generates none" in told
+    assert "@llmbench.ttft measures generated tokens, but rerank generates none" in told
     assert "test_embed" not in told
 
 
@@ -69,7 +69,7 @@ def test_a_fixture_that_chooses_the_api_is_looked_at_when_it_is_open(suite: Suit
     )
     result = suite.measure("replay", "--llm-inconclusive=pass")
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*@llmbench.ttft is about tokens that are generated*"])
+    result.stdout.fnmatch_lines(["*@llmbench.ttft measures generated tokens*"])
 
 
 def test_without_an_endpoint_they_are_skipped(suite: Suite) -> None:
@@ -83,11 +83,11 @@ def test_the_client_by_hand_says_that_there_is_no_stream(suite: Suite) -> None:
     """)
     result = suite.run("--llm-endpoint=sim", "--llm-api=openai-embeddings")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*llm_client reads streams, and openai-embeddings answers in one document*"])
+    result.stdout.fnmatch_lines(["*llm_client reads streams, but openai-embeddings answers in one document*"])
 
 
 def test_what_is_called_in_process_is_refused_before_any_traffic(suite: Suite) -> None:
     suite.write(EMBED)
     result = suite.run("--llm-endpoint=python:json:dumps", "--llm-api=openai-embeddings")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "what is called in process streams tokens" in result.stderr.str()
+    assert "an endpoint in process streams tokens" in result.stderr.str()

@@ -58,7 +58,7 @@ def measured(scenario: str = "fast", change: Any = None, keep: Any = None, **giv
         ({"requests": "auto"}, "ends when the limits are decided"),
         (
             {"requests": "auto", "min_requests_per_s": 5},
-            "cannot look at request_throughput .*means of latency, latency_scheduled",
+            "cannot evaluate request_throughput .*means of latency, latency_scheduled",
         ),
         ({"rate": 2, "concurrency": 2}, "exclude each other"),
         ({"slo": [metric("ttft.p99", "ms") <= 5 * ms]}, "limits ttft.p99, which has no meaning"),

@@ -249,7 +249,7 @@ def test_lines_of_a_command() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("watts: 3", "no JSON"),
+        ("watts: 3", "not JSON"),
         ("[1]", "no JSON object"),
         ('{"kind": "tpu", "power_w": 1}', "write one of gpu, cpu"),
         ('{"power_w": "12 W"}', "none of power_w"),

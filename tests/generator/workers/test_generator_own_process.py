@@ -221,7 +221,7 @@ def test_what_cannot_be_handed_over_is_said_in_words(serve: Serve, apart: Apart,
     with pytest.raises(SuiteError, match=r"(?s)cannot be handed to a worker process.*lock.*--llm-workers 0"):
         generator.run(plan(5, workload=Odd()))
     assert generator.run(plan(2)).records.counts()["ok"] == 2
-    with pytest.raises(SuiteError, match="extra_body is no JSON"):
+    with pytest.raises(SuiteError, match="extra_body is not JSON"):
         apart("http://127.0.0.1:9/v1", extra_body={"x": object()})
 
 

@@ -55,10 +55,10 @@ def plan_of(scale: Scale = "standard", **given: Any) -> LoadPlan:
         ({"max_requests": 100}, "max_requests needs requests='auto'"),
         ({"max_seconds": 10, "requests": 100}, "max_seconds needs requests='auto'"),
         ({"requests": "auto", "p95_ms": 1, "runs": 3}, "leave out runs"),
-        ({"requests": "auto", "slo": [output_token_throughput >= 5 * tok_s]}, "cannot look at output_token"),
+        ({"requests": "auto", "slo": [output_token_throughput >= 5 * tok_s]}, "cannot evaluate output_token"),
         (
             {"requests": "auto", "p95_ms": 1, "slo": [metric("ttft.max", "ms") <= 1 * ms]},
-            "cannot look at ttft.max",
+            "cannot evaluate ttft.max",
         ),
         ({"failures": "ignored"}, "must be one of left_out, over_limit"),
         ({"requests": "auto", "p95_ms": 1, "rate": 1.0, "concurrency": 2}, "exclude each other"),

@@ -67,10 +67,10 @@ def test_a_load_of_stages_is_what_it_is_and_not_a_sample() -> None:
         ({"arrival": SPIKE, "requests": "auto", "p99_ms": 5}, "stages are one pass"),
         ({"arrival": [(0, -5)]}, "arrival entry 1 is"),
         ({"arrival": "spike", "rate": 5}, "must be one of poisson"),
-        ({"rate": 5, "slo": [EACH]}, "the load has none: give stages in arrival"),
+        ({"rate": 5, "slo": [EACH]}, "the load has no stages: give stages in arrival"),
         (
             {"arrival": SPIKE, "slo": [Objective("ttft[peak].p99", "<=", 9.0, "ms")]},
-            "ttft[peak].p99 is of no stage of the load: it has before, spike, after",
+            "ttft[peak].p99 names no stage of the load; the stages are before, spike, after",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_no_fewer_good_requests_show_a_share() -> None:
         ]),
         ({"requests": 5, "p50_ms": 300, "slo": [completion_rate >= 1.0]}, [
             "ttft.p50 <= 300 ms needs at least 6 requests to be decided, requests=5: ask for 6 or more",
-            "completion_rate >= 1 is decided by no number of requests: limit a share below it",
+            "completion_rate >= 1 cannot be decided by any number of requests: limit a share below it",
         ]),
     ],
 )  # fmt: skip

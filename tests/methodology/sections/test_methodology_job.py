@@ -156,7 +156,7 @@ def test_a_percentile_at_the_end_of_the_first_wave_warns(keywords: dict[str, Any
         ({"prompts": 0}, "prompts must be at least 1"),
         ({"prompts": "auto"}, "prompts must be a whole number"),
         ({"arrival": "gamma"}, "arrival needs rate"),
-        ({"compliance": "conditional"}, "compliance is not for this test"),
+        ({"compliance": "conditional"}, "compliance does not apply"),
         ({"runs": "many"}, "runs must be a whole number, or 'auto'"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_system_that_does_not_come_back_ends_the_test() -> None:
 
     result = _measure(ReplayedSUT(TIGHT, change=breaks), duration_s=5.0)
     assert [level.percent_of_capacity for level in result.levels] == [100, 110]
-    assert any("does not answer any more" in note for note in map(str, result.notes))
+    assert any("no longer answers" in note for note in map(str, result.notes))
     assert result.metrics["recovery_time[110%]"].point is None
 
 

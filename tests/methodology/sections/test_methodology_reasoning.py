@@ -45,7 +45,7 @@ def rows(result: TestResult, table: str) -> dict[str, tuple[str, ...]]:
         ({"max_critical_evictions": 0.5}, "max_critical_evictions must be a whole number"),
         ({"max_budget_force_rate": 5}, "max_budget_force_rate must lie between 0 and 1"),
         ({"ttot_p95": 5}, "did you mean ttot_p95_ms"),
-        ({"requests": "auto", "ttot_p95_ms": 5}, "cannot look at ttot.p95"),
+        ({"requests": "auto", "ttot_p95_ms": 5}, "cannot evaluate ttot.p95"),
         ({"rate": 2, "concurrency": 2}, "exclude each other"),
     ],
 )

@@ -273,15 +273,18 @@ def test_the_same_levels_for_other_criteria() -> None:
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
-        ({"min_concurrency": 4}, "min_concurrency is of requests in flight: give min_sessions"),
-        ({"duration_s": 4}, "duration_s is not for sessions"),
-        ({"output_tokens": 4}, "output_tokens is not for sessions"),
+        ({"min_concurrency": 4}, "min_concurrency applies to requests in flight: give min_sessions"),
+        ({"duration_s": 4}, "duration_s does not apply to sessions"),
+        ({"output_tokens": 4}, "output_tokens does not apply to sessions"),
         ({"min_sessions": 600}, "min_sessions 600 can never pass: maximum is 512"),
         (
             {"workload": "synthetic-uniform", "min_sessions": 4},
-            "min_sessions is of sessions: name",
+            "min_sessions applies to sessions: name",
         ),
-        ({"workload": "synthetic-uniform", "turn_ttft_p95_ms": {1: 4}}, "turn_ttft_p95_ms is of sessions"),
+        (
+            {"workload": "synthetic-uniform", "turn_ttft_p95_ms": {1: 4}},
+            "turn_ttft_p95_ms applies to sessions",
+        ),
     ],
 )
 def test_mistakes(keywords: dict[str, Any], told: str) -> None:
@@ -290,5 +293,5 @@ def test_mistakes(keywords: dict[str, Any], told: str) -> None:
 
 
 def test_other_tests_say_which_take_sessions() -> None:
-    with pytest.raises(SuiteError, match=r"which @llmbench\.sessions, capacity, .* send"):
+    with pytest.raises(SuiteError, match=r"which only @llmbench\.sessions, capacity, .* send"):
         build(throughput.Parameters, {"workload": TALK})

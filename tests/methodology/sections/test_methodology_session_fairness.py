@@ -188,15 +188,15 @@ def test_a_level_that_this_machine_spoiled_is_measured_again_with_other_sessions
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
-        ({"workload": CHAT}, "workload is of one class of sessions"),
-        ({"workload": "session:chat"}, "workload is of one class of sessions"),
-        ({"capacity_rps": 4.0}, "capacity_rps is of requests: give sessions"),
-        ({"load_percent": 70.0}, "load_percent is of requests"),
-        ({"equal_load": "requests"}, "equal_load is of requests"),
-        ({"requests_per_class": 9}, "requests_per_class is of requests"),
+        ({"workload": CHAT}, "workload has one class of sessions"),
+        ({"workload": "session:chat"}, "workload has one class of sessions"),
+        ({"capacity_rps": 4.0}, "capacity_rps applies to requests: give sessions"),
+        ({"load_percent": 70.0}, "load_percent applies to requests"),
+        ({"equal_load": "requests"}, "equal_load applies to requests"),
+        ({"requests_per_class": 9}, "requests_per_class applies to requests"),
         ({"max_inflation": {"long": 2.0}}, r"max_inflation limits \['long'\]; the classes are chat, agent"),
-        ({"workload": "synthetic-skewed", "sessions": 4}, "sessions is of sessions"),
-        ({"workload": {"chat": (CHAT, 1), "x": ("synthetic-uniform", 1)}}, "workload has to be"),
+        ({"workload": "synthetic-skewed", "sessions": 4}, "sessions applies to sessions"),
+        ({"workload": {"chat": (CHAT, 1), "x": ("synthetic-uniform", 1)}}, "workload must be"),
     ],
 )
 def test_mistakes(keywords: dict[str, Any], told: str) -> None:

@@ -387,16 +387,16 @@ def test_it_wants_to_be_allowed_and_sessions_with_a_history_that_fits() -> None:
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
-        ({"capacity": 4}, "capacity is of requests"),
-        ({"duration_s": 4}, "duration_s is of requests"),
-        ({"levels_percent": (100, 120)}, "levels_percent is of requests"),
-        ({"max_recovery_s": 4}, "max_recovery_s is of requests"),
+        ({"capacity": 4}, "capacity applies to requests"),
+        ({"duration_s": 4}, "duration_s applies to requests"),
+        ({"levels_percent": (100, 120)}, "levels_percent applies to requests"),
+        ({"max_recovery_s": 4}, "max_recovery_s applies to requests"),
         ({"sessions": [8]}, "sessions has one level, 8"),
         ({"sessions": [16, 8]}, "must ascend"),
-        ({"min_sessions": 12}, "min_sessions is 12, which is no level: the levels are 4, 8, 16, 32, 64"),
+        ({"min_sessions": 12}, "min_sessions is 12, which is not a level: the levels are 4, 8, 16, 32, 64"),
         ({"min_turn_hit_rate": {"2+": 1.5}}, "must lie between 0 and 1"),
-        ({"workload": "long-context", "min_sessions": 4}, "min_sessions is of sessions"),
-        ({"workload": "long-context", "sessions": [4, 5]}, "sessions is of sessions"),
+        ({"workload": "long-context", "min_sessions": 4}, "min_sessions applies to sessions"),
+        ({"workload": "long-context", "sessions": [4, 5]}, "sessions applies to sessions"),
     ],
 )
 def test_mistakes(keywords: dict[str, Any], told: str) -> None:
@@ -415,7 +415,7 @@ def test_states_of_one_test_are_not_compared_on_live_answers() -> None:
     mix = {"chat": (TALK, 0.5), "agent": (live("live"), 0.5)}
     with pytest.raises(SuiteError, match=said):
         build(fairness.Parameters, {"workload": mix})
-    with pytest.raises(SuiteError, match="workload is of sessions"):
+    with pytest.raises(SuiteError, match="workload has sessions"):
         build(guardrail.Parameters, {"workload": live("live")})
     assert build(prefix_cache.Parameters, {"workload": live("live-compared")})
 

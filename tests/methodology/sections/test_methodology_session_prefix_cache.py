@@ -212,17 +212,17 @@ def test_limits_become_objectives() -> None:
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
-        ({"concurrency": 4}, "concurrency is of requests: give sessions"),
-        ({"requests": 40}, "requests is of requests: give total_sessions"),
+        ({"concurrency": 4}, "concurrency applies to requests: give sessions"),
+        ({"requests": 40}, "requests applies to requests: give total_sessions"),
         ({"rate": 2.0, "sessions": 4}, r"rate \(open loop\) and sessions \(closed loop\) exclude"),
-        ({"arrival": "trace"}, "arrival='trace' is not for sessions here"),
+        ({"arrival": "trace"}, "arrival='trace' does not apply to sessions here"),
         ({"burstiness": 2.0}, "burstiness needs rate"),
         ({"min_turn_hit_rate": {"2-": 0.5}}, "must be given as"),
         ({"min_turn_hit_rate": {2: 1.5}}, "must lie between 0 and 1"),
-        ({"workload": "synthetic-uniform", "sessions": 4}, "sessions is of sessions"),
+        ({"workload": "synthetic-uniform", "sessions": 4}, "sessions applies to sessions"),
         (
             {"workload": "synthetic-uniform", "min_turn_hit_rate": {2: 0.5}},
-            "min_turn_hit_rate is of sessions",
+            "min_turn_hit_rate applies to sessions",
         ),
     ],
 )
@@ -235,7 +235,7 @@ def test_sessions_of_one_turn_and_sessions_that_are_too_long_are_refused_before_
     sut = ReplayedSUT()
     parameters = build(Parameters, {"workload": {"sessions": {**OF_BLOCKS, "turns": 1}}})
     (missing,) = TEST.needs(parameters, sut.setting(parameters.workload))
-    assert "has a second turn, so none has a history to cache" in missing
+    assert "has a second turn, so there is no history to cache" in missing
     parameters = build(Parameters, {"workload": {"sessions": {**OF_BLOCKS, "own_tokens": 400_000}}})
     (missing,) = TEST.needs(parameters, sut.setting(parameters.workload))
     assert "a model with a longer context" in missing

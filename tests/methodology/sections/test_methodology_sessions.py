@@ -195,22 +195,22 @@ def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent(
         ({"workload": TRACE, "arrival": "trace", "sessions": 2}, "exclude each other"),
         ({"workload": TRACE, "arrival": "trace", "burstiness": 0.5}, "not 'trace'"),
         ({"workload": TRACE, "arrival": "trace", "total_sessions": 31}, "the trace has 30 sessions"),
-        ({"workload": SHORT, "arrival": "trace"}, "'sessions' says it of 0"),
-        ({"arrival": "trace"}, "'session:chat' says it of 0"),
-        ({"workload": replace(TRACE, timed=False), "arrival": "trace"}, "'agents' says it of 0"),
+        ({"workload": SHORT, "arrival": "trace"}, "'sessions' has 0"),
+        ({"arrival": "trace"}, "'session:chat' has 0"),
+        ({"workload": replace(TRACE, timed=False), "arrival": "trace"}, "'agents' has 0"),
         ({"min_session_goodput": 1.5}, "between 0 and 1"),
         ({"find": "jobs"}, "must be one of jobs_per_hour"),
-        ({"find": "jobs_per_hour"}, "needs a limit that too many jobs break"),
+        ({"find": "jobs_per_hour"}, "needs a limit that overload breaks"),
         ({"min_jobs_per_hour": 9_000, "job_p95_s": 5}, "can never pass: maximum is 6400"),
         (
             {"find": "jobs_per_hour", "job_p95_s": 5, "initial": 50, "maximum": 20},
             "initial must not be above",
         ),
-        ({"job_p95_s": 5, "maximum": 20}, "maximum is of a search: give find='jobs_per_hour'"),
-        ({"job_p95_s": 5, "duration_s": 20}, "duration_s is of a search"),
+        ({"job_p95_s": 5, "maximum": 20}, "maximum applies to a search: add find='jobs_per_hour'"),
+        ({"job_p95_s": 5, "duration_s": 20}, "duration_s applies to a search"),
         ({"find": "jobs_per_hour", "job_p95_s": 5, "rate": 2}, "rate is not for it"),
         ({"find": "jobs_per_hour", "job_p95_s": 5, "arrival": "gamma"}, "arrival='gamma' needs burstiness"),
-        ({"find": "jobs_per_hour", "max_slowdown": 2}, "a slowdown is of one load"),
+        ({"find": "jobs_per_hour", "max_slowdown": 2}, "a slowdown needs one load"),
         ({"workload": TRACE, "arrival": "trace", "min_jobs_per_hour": 5}, "arrival='trace' is not for it"),
         ({"max_slowdown": 0}, "must be greater than zero"),
         ({"probe_sessions": -1}, "must be 0 or more"),
@@ -219,7 +219,7 @@ def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent(
         ({"probe_sessions": 30, "total_sessions": 20}, "but only 20 sessions are measured"),
         ({"workload": TRACE, "arrival": "trace", "probe_sessions": 31}, "but only 30 sessions are measured"),
         ({"workload": {"sessions": {"turns": 3}}}, "input_tokens is missing"),
-        ({"workload": {"sessions": 3}}, "describes no workload"),
+        ({"workload": {"sessions": 3}}, "is not a workload"),
         ({"workload": {"chats": {}}}, "part 'chats' is {}"),
         ({"workload": {"sessions": {"turn": 3}}}, "did you mean turns"),
         ({"workload": {"sessions": SHORT["sessions"] | {"pause_s": -1}}}, "pause_s is -1"),
@@ -246,7 +246,7 @@ def test_all_mistakes_of_a_described_workload_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("module", [ttft, goodput])
 def test_other_tests_refuse_a_workload_of_sessions(module: Any) -> None:
-    with pytest.raises(SuiteError, match=r"which @llmbench\.sessions, .* send"):
+    with pytest.raises(SuiteError, match=r"which only @llmbench\.sessions, .* send"):
         build(
             module.Parameters, {"workload": "session:chat", "ttft_ms": 5} if module is goodput else SHORT_TTFT
         )
