@@ -169,7 +169,7 @@ def _piece(modality: Modality, value: Any, folder: Path) -> Piece | str:
     return (
         Piece(modality, path=str(file))
         if _is_of(modality, head)
-        else f"{shown(str(file))} is not a {modality} file"
+        else f"{shown(str(file))} is not {modality} data"
     )
 
 
@@ -186,7 +186,7 @@ def _of_url(modality: Modality, url: str) -> Piece | str:
     except (binascii.Error, ValueError) as error:
         return f"{shown(head)} is not base64: {error}"
     if not _is_of(modality, data[:_HEAD_BYTES]):
-        return f"{shown(head)} is not a {modality} file"
+        return f"{shown(head)} is not {modality} data"
     return Piece(modality, path=f"{DATA}{modality}/{name};base64,{text}")
 
 

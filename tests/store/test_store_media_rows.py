@@ -81,9 +81,9 @@ def test_all_rows_that_are_wrong_are_named_at_once(table: Path) -> None:
     )
     said = dict(rows_with_media([{"prompt": "x", "image": each} for each in values], table, IMAGE).mistakes)
     for number, why in {
-        1: "there is no file", 2: "is no image", 3: "is none of .png", 4: "is not fetched", 5: "is no text",
-        6: "has nothing under image", 7: "is no image", 8: "is no base64", 9: "give data:image/FORMAT",
-        10: "coco",
+        1: "there is no file", 2: "is not image data", 3: "must end with one of .png", 4: "is not fetched",
+        5: "is not a text", 6: "has nothing under image", 7: "is not image data", 8: "is not base64",
+        9: "give data:image/FORMAT", 10: "coco",
     }.items():  # fmt: skip
         assert why in said.pop(number)
     assert said == {}
