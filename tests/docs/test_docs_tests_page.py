@@ -55,7 +55,7 @@ def test_the_overview_and_the_sections_are_the_tests_of_the_catalogue() -> None:
     assert list(SECTIONS) == ["All markers", *re.findall(r"^\| \[`(\w+)`\]", PAGE, re.MULTILINE)]
     assert set(SECTIONS) >= set(TESTS)
     for name, definition in TESTS.items():
-        assert f"{definition.title} ({definition.section or 'no test of the draft'})" in SECTIONS[name]
+        assert f"{definition.title} ({definition.section or 'not in the draft'})" in SECTIONS[name]
 
 
 def test_every_metric_is_named() -> None:
