@@ -23,7 +23,7 @@ import numpy as np
 from hostile_server import ABSURD_PAGE, event, words
 from small_tokenizer import byte_level, content_of
 
-from pytest_llmbench.compare.calibration import Noise
+from pytest_llmbench.compare.limits import Noise
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.comparison.calibrate import table

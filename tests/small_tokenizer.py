@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile
+from pytest_llmbench.tokens import HuggingFaceTokenizer, TokenizerFile
 from pytest_llmbench.workloads.readable import WORDS
 
 BOS, EOS = "<s>", "</s>"

@@ -23,7 +23,7 @@ from pytest_llmbench.model.record import (
     of_planned_cut,
 )
 from pytest_llmbench.model.reply_checks import UNANSWERED
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, without_repetitions
 from pytest_llmbench.wire.dialect import Dialect, NonGenerativeDialect
 from pytest_llmbench.wire.error_replies import (
     classify_status,
@@ -33,7 +33,6 @@ from pytest_llmbench.wire.error_replies import (
     is_stream,
     shorten,
 )
-from pytest_llmbench.wire.increments import without_repetitions
 from pytest_llmbench.wire.reply import Ended, StreamSummary, answer_of, checked, read_stream
 from pytest_llmbench.wire.server_figures import Declared, named_model
 from pytest_llmbench.wire.sse import SSEEvent

@@ -32,12 +32,10 @@ from pytest_llmbench.probes.control_plane import (
 )
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.redaction import outward
-from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
-from pytest_llmbench.tokens.reference import ReferenceTokenizer, reference_tokenizer
+from pytest_llmbench.tokens import HuggingFaceTokenizer, ReferenceTokenizer, reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, increments
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
-from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.sse import NDJSONDecoder, SSEDecoder
 
 T = TypeVar("T")

@@ -234,7 +234,7 @@ def planned_cuts(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, E
 def _accuracy(runs: Sequence[Records], level: float) -> dict[str, Estimate]:
     if all(told is None for run in runs for told in run.answer_check):
         return {}
-    from pytest_llmbench.metrics.accuracy import accuracy  # few loads ask questions
+    from pytest_llmbench.metrics.ratios import accuracy  # few loads ask questions
 
     return accuracy(runs, level=level)
 

@@ -28,7 +28,7 @@ from pytest_llmbench.probes.sut_schema import (
 from pytest_llmbench.wire.error_replies import beginning
 
 if TYPE_CHECKING:
-    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.tokens import HuggingFaceTokenizer
 
 _NOT_FACTS = ("endpoint", "request", "prices", "profile", "telemetry", "variants", "limits")
 _WHOLE_FACTS = (NetworkFact.TTFT_ADJUSTMENT,)
@@ -190,7 +190,7 @@ def _tokenizer(table: Tokenizer, path: Path, mistakes: list[str]) -> HuggingFace
 
 def read_tokenizer(path: Path) -> HuggingFaceTokenizer:
     """Read the tokenizer of a ``tokenizer.json``, or of the folder that contains one. Raises SuiteError."""
-    from pytest_llmbench.tokens.hugging_face import TokenizerFile, hugging_face_tokenizer  # few name one
+    from pytest_llmbench.tokens import TokenizerFile, hugging_face_tokenizer  # few name one
 
     file = path
     try:

@@ -115,6 +115,7 @@ _KINDS = {
     ),
     "workloads.adapted": (
         "Cuts",
+        "Prefixes",
         "Salted",
         "SameLengths",
         "SharedPrefix",
@@ -134,7 +135,6 @@ _KINDS = {
     "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
     "workloads.long_context": ("LongContextWorkload",),
     "workloads.mixture": ("ClassMix", "Mixture", "Part", "RequestClass", "SessionMix"),
-    "workloads.prefixes": ("Prefixes",),
     "workloads.profiles": ("Heads", "Profile", "ProfileWorkload"),
     "workloads.sessions": ("SessionWorkload",),
     "workloads.synthetic": ("ArithmeticWorkload", "SyntheticWorkload"),

@@ -40,8 +40,7 @@ from pytest_llmbench.model.record import (
     TokenSource,
 )
 from pytest_llmbench.model.reply_checks import StructuredOutput
-from pytest_llmbench.wire.chunk import Chunk, Usage, is_visible
-from pytest_llmbench.wire.increments import calls_of
+from pytest_llmbench.wire.chunk import Chunk, Usage, calls_of, is_visible
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 from pytest_llmbench.wire.usage import parts_above_whole, refutation, usage_of

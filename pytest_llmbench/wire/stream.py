@@ -17,9 +17,8 @@ from json import JSONDecoder
 from typing import Any, cast
 
 from pytest_llmbench.registry import named
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, increments
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, NDJSONDecoder, SSEDecoder, SSEEvent
 

@@ -23,9 +23,8 @@ from itertools import accumulate, repeat
 from typing import Any
 
 from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.wire.chunk import Chunk, is_visible
+from pytest_llmbench.wire.chunk import Chunk, is_visible, may_repeat
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.increments import may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import (
     Ended,

@@ -26,9 +26,9 @@ from pytest_llmbench.model.draft import CONTEXTS, ZIPF_EXPONENT
 from pytest_llmbench.model.messages import Piece, media_json, modalities_of
 from pytest_llmbench.model.reply_checks import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.lengths import LogNormal, Uniform, specification_of
-from pytest_llmbench.workloads.prefixes import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.readable import cut_to
 from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload
 from pytest_llmbench.workloads.synthetic import (

@@ -23,9 +23,8 @@ from typing import Any, Final, NamedTuple
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.reply_checks import StructuredOutput, compact, parameters_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.adapted import NO_OUTPUT, Cuts
+from pytest_llmbench.workloads.adapted import FLAG_BLOCK, NO_OUTPUT, Cuts, sharing_flags
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
-from pytest_llmbench.workloads.prefixes import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.readable import (
     FEWEST_TOOL_TOKENS,
     as_ids,

@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.stream import StreamedWorkload, foreign_requests
 
 CACHED_TOKENS = 32_000_000

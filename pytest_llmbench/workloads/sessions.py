@@ -45,7 +45,7 @@ from pytest_llmbench.model.request import (
     session_mistakes,
     stated_answers,
 )
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts, cuts_of, seconds_law
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of, specification_of
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word

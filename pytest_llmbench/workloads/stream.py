@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 _WORD_BITS = 32
 _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 11, 1 << 14

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.reply_checks import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, Uniform, specification_of
 from pytest_llmbench.workloads.stream import BulkRandom, Rewording, StreamedWorkload
 

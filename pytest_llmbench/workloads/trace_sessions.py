@@ -29,7 +29,7 @@ from pytest_llmbench.model.request import (
     session_mistakes,
     stated_answers,
 )
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.dataset import NOT_STORED, DatasetIdentity, observed_lengths, texts_digest
 from pytest_llmbench.workloads.lengths import MOST_TOKENS

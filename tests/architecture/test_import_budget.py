@@ -248,7 +248,7 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     assert not {name for name in ours if name.startswith(("simulator", "compliance"))}
     assert not ours & {
         "generator.run", "harness.judging", "probes.disclosure", "probes.sut_schema", "store.baselines",
-        "tokens.hugging_face", "extras.websocket", "stats.looks",
+        "extras.websocket", "stats.looks",
     }  # fmt: skip
     assert "pytest_llmbench.harness.sut.launched" not in loaded
     assert not {"pytest_llmbench.extras.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_llmbench.compare.calibration import Noise, noise_of, tight_limits, tight_margins
+from pytest_llmbench.compare.limits import Noise, noise_of, tight_limits, tight_margins
 from pytest_llmbench.model.objective import Objective
 
 SPREAD = 0.03

@@ -24,7 +24,7 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.dataset import (
     CodeCompletionWorkload,

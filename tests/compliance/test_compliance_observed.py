@@ -10,9 +10,9 @@ from replayed_runs import complete
 from situations import SITUATIONS
 
 from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
+from pytest_llmbench.compliance.checks.levels import is_narrow
 from pytest_llmbench.compliance.checks.sut import _same_name
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.tested_levels import is_narrow
 from pytest_llmbench.model.facts import Facts, ManifestFact, Origin, declared_beside
 from pytest_llmbench.model.judgement import Status
 

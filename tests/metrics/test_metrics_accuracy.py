@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.metrics.accuracy import accuracy, counts
 from pytest_llmbench.metrics.definitions import definition
+from pytest_llmbench.metrics.ratios import accuracy, counts
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 

@@ -13,7 +13,7 @@ from pytest_llmbench.store.rows import MOST_LINE_BYTES
 from pytest_llmbench.store.traces.conversations import AS_CALLS, AS_CONVERSATIONS
 from pytest_llmbench.store.traces.reading import read_conversations
 from pytest_llmbench.store.traces.sessions import SessionsOfTrace, sessions_of_trace
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.trace_sessions import ids_of
 
 SYSTEM = {"role": "system", "content": "You are a patient clerk of a large library, and you answer briefly."}

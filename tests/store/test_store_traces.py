@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.store.traces.reading import read_trace
 from pytest_llmbench.store.traces.request import Trace
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.trace import TraceWorkload
 
 MOONCAKE = [

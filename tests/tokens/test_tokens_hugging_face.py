@@ -17,7 +17,7 @@ from small_tokenizer import BOS, EOS, PLAIN_WORDS, byte_level, content_of, small
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
+from pytest_llmbench.tokens import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
 
 LIBRARY = byte_level()
 CONTENT = content_of(LIBRARY)
@@ -30,7 +30,7 @@ def deny(event, arguments):
         raise RuntimeError("network touched: " + event)
 sys.addaudithook(deny)
 from pathlib import Path
-from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile
+from pytest_llmbench.tokens import HuggingFaceTokenizer, TokenizerFile
 print(HuggingFaceTokenizer(TokenizerFile(Path(sys.argv[1]).read_bytes())).count("hello hello"))
 """
 

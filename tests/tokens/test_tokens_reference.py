@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.tokens.reference import RANK_FILES, no_panic, parse_ranks, reference_tokenizer
+from pytest_llmbench.tokens import RANK_FILES, no_panic, parse_ranks, reference_tokenizer
 
 NAMES = sorted(RANK_FILES)
 
@@ -29,7 +29,7 @@ def deny(event, arguments):
     if event.startswith("socket."):
         raise RuntimeError("network touched: " + event)
 sys.addaudithook(deny)
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 print([reference_tokenizer(name).count("hello world") for name in ("cl100k_base", "o200k_base")])
 """
 

@@ -11,7 +11,7 @@ from wire_corpus_apis import API_REPLIES
 from wire_corpus_counts import COUNTS_REPLIES
 
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.increments import increments
+from pytest_llmbench.wire.chunk import increments
 from pytest_llmbench.wire.reply import STREAM_END, StreamSummary, read_stream
 from pytest_llmbench.wire.stream import chunks_of, events_of
 

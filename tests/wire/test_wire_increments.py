@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from wire_events import DONE, NO_CHOICES, ROLE, chat, sse, text, usage
 
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.increments import repeats, without_repetitions
+from pytest_llmbench.wire.chunk import repeats, without_repetitions
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.stream import chunks_of
 from pytest_llmbench.wire.uniform import read_uniform

@@ -14,8 +14,7 @@ from wire_corpus_counts import COUNTS_REPLIES
 from wire_events import DONE, NO_CHOICES, ODD_TEXTS, ROLE, chat, sse, text, usage
 
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.chunk import is_visible
-from pytest_llmbench.wire.increments import may_repeat
+from pytest_llmbench.wire.chunk import is_visible, may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.server_figures import named_model

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, realised_sharing
 from pytest_llmbench.workloads.catalogue import reference_variant, workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT
 from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix
-from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.sequence import with_text
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 

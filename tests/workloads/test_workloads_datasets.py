@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import realised_sharing, sharing_flags
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import (
     SYSTEM_PROMPT,
@@ -25,7 +26,6 @@ from pytest_llmbench.workloads.dataset import (
     contexts_from,
 )
 from pytest_llmbench.workloads.lengths import check_specification
-from pytest_llmbench.workloads.prefixes import realised_sharing, sharing_flags
 from pytest_llmbench.workloads.stream import BulkRandom
 
 COUNT = reference_tokenizer().count

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.readable import MOST_CALLS, cut_to, exact_prompt, exact_text, reordered
 
 CL100K = reference_tokenizer().count

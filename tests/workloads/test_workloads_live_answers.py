@@ -15,7 +15,7 @@ from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray, ToolCall
 from pytest_llmbench.model.request import LIVE_ANSWERS, PlannedRequest, Turn, answers_of, prompt_lengths
 from pytest_llmbench.store.objects import described, rebuilt
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.draft import CONTEXT_LENGTHS
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import reference_variant, workload
 from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.long_context import (

@@ -12,7 +12,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
 from pytest_llmbench.model.request import PlannedRequest, prompt_lengths
 from pytest_llmbench.store.objects import described, rebuilt
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import check_specification

@@ -17,12 +17,11 @@ from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, ttft
 from pytest_llmbench.store.objects import described, rebuilt
-from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput, without_outputs
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput, realised_sharing, without_outputs
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, LogNormal, Uniform, check_specification
 from pytest_llmbench.workloads.mixture import Mixture, Part
-from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.profiles import (
     ProfileWorkload,
     _document,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256, text_of, texts_of, with_text
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

@@ -6,12 +6,13 @@ import pytest
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.store.objects import encoded, rebuilt
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import (
     Cuts,
     Salted,
     SameLengths,
     SharedPrefix,
+    SharesPrefixes,
     WithCuts,
     WithFixedOutput,
     lengths_seed_of,
@@ -22,7 +23,6 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, 
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.mixture import ClassMix
-from pytest_llmbench.workloads.prefixes import SharesPrefixes
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 LIST, MONDAY, TUESDAY = 7, 8, 9

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads import sequence
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.lengths import Fixed, Uniform

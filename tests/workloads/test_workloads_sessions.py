@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import OfSessions, PlannedRequest, Session, SessionTurn
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.mixture import Mixture, Part

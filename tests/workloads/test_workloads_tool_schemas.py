@@ -12,10 +12,9 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.reply_checks import StructuredOutput, is_strict, parameters_of, schema_of
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.adapted import Salted, SharedPrefix
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import Prefixes, Salted, SharedPrefix
 from pytest_llmbench.workloads.lengths import Fixed
-from pytest_llmbench.workloads.prefixes import Prefixes
 from pytest_llmbench.workloads.profiles import profile_workload
 from pytest_llmbench.workloads.readable import FEWEST_TOOL_TOKENS, tools_of_length
 from pytest_llmbench.workloads.sequence import sequence_sha256

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.workloads.adapted import realised_sharing
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import check_specification
-from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 WHERE = DatasetIdentity("Mooncake", "2024", "first minute")

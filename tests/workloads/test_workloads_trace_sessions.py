@@ -11,11 +11,11 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import OfSessions, PlannedRequest, Turn, prompt_lengths
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import realised_sharing
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import check_specification
-from pytest_llmbench.workloads.prefixes import realised_sharing
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
 from pytest_llmbench.workloads.sessions import ProbeSessions, turns_of
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload

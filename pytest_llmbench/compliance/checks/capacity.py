@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_llmbench.compliance.checks.levels import Tested, names_of, tested
 from pytest_llmbench.compliance.checks.registry import Checks, tables
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
-from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.balance import growth_in_flight
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason

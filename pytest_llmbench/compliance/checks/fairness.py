@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.compliance.checks.levels import at_least_s
+from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, measurement_behind, tested
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
-from pytest_llmbench.compliance.tested_levels import Tested, measurement_behind, tested
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
 from pytest_llmbench.model.facts import LoadFact, ResultFact, WorkloadFact
 from pytest_llmbench.model.records import Records

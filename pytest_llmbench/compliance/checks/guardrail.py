@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pytest_llmbench.compliance.checks.levels import Tested, measurement_behind, tested
 from pytest_llmbench.compliance.checks.prefix_cache import unlike
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import Tested, measurement_behind, tested
 from pytest_llmbench.metrics.differences import Unexplained, gained_throughput, unlike_configurations
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.facts import GuardrailFact, LoadFact, WarmupFact, WorkloadFact

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.levels import SWEEP
+from pytest_llmbench.compliance.checks.levels import SWEEP, Tested, measurement_behind, names_of, tested
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.checks.throughput import shares_wrong
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, chunk_sizes
-from pytest_llmbench.compliance.tested_levels import Tested, measurement_behind, names_of, tested
 from pytest_llmbench.metrics.itl import ASKED, choose_option, server_clock_holds, server_clock_misfit
 from pytest_llmbench.model.draft import (
     FEWEST_TOKENS,

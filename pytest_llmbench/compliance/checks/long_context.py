@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from pytest_llmbench.compliance.checks.levels import Tested, names_of, tested
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
 from pytest_llmbench.model.draft import (
     CONTEXT_LENGTHS,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pytest_llmbench.compliance.checks.levels import at_least_s
+from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, is_narrow, names_of, tested
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
-from pytest_llmbench.compliance.tested_levels import Tested, is_narrow, names_of, tested
 from pytest_llmbench.model.draft import PRESSURE_S
 from pytest_llmbench.model.facts import IsolationFact, LoadFact, WorkloadFact
 from pytest_llmbench.model.record import NO_FAILURES, Outcome

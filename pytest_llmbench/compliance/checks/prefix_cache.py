@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_llmbench.compliance.checks.levels import Tested, tested
 from pytest_llmbench.compliance.checks.registry import Checks, figures
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
-from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF

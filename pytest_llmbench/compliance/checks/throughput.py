@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from pytest_llmbench.compliance.checks.levels import REPORTED, SWEEP, at_least_s, overloaded
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, figures, one_of, tables
-from pytest_llmbench.compliance.checks.ttft import workload_defined
-from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import (
+from pytest_llmbench.compliance.checks.levels import (
     NINE_LATENCIES,
+    REPORTED,
+    SWEEP,
     WIDEST_BRACKET,
     Tested,
+    at_least_s,
     confirmed_by_sweep,
     is_narrow,
     measurement_behind,
     names_of,
     need_points,
+    overloaded,
     tested,
 )
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, figures, one_of, tables
+from pytest_llmbench.compliance.checks.ttft import workload_defined
+from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.draft import ADVISED_LEVEL_S, LEVELS_OF_A_SWEEP, SHORTEST_LEVEL_S
 from pytest_llmbench.model.facts import Key, LoadFact, ResultFact
 from pytest_llmbench.model.result import PROBE

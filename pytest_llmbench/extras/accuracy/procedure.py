@@ -3,7 +3,7 @@
 No test of the draft. MLCommons, and the suites of engines, hold the figures of a fast system to a data set of
 questions, so that no speed is bought with wrong answers. The questions go by the same path and with the same
 parameters as every other load, in a closed loop of their own, and no latency is reported of them. A share of
-questions in any other load tells the same while the system is busy (``metrics/accuracy.py``).
+questions in any other load tells the same while the system is busy (``metrics/ratios.py``).
 
 Two limits for two claims. ``min_share`` is about such questions at large, and is judged on the interval of
 Clopper and Pearson. ``golden`` is what a trusted system scored with *these very questions*; nothing is
@@ -26,7 +26,7 @@ from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.metrics.accuracy import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
+from pytest_llmbench.metrics.ratios import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
 from pytest_llmbench.metrics.throughput import completion_rate
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals

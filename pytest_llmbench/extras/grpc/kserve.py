@@ -3,7 +3,7 @@
 Inputs are named as Triton's vLLM backend names them: ``text_input`` (BYTES), ``stream`` (BOOL) and
 ``sampling_parameters`` (BYTES, a JSON object, which the extra fields go into). The output is
 ``text_output`` (BYTES): what is new or all so far, which depends on the backend
-(:mod:`~pytest_llmbench.wire.increments` finds out). There are no token counts and no finish reason: the
+(:mod:`~pytest_llmbench.wire.chunk` finds out). There are no token counts and no finish reason: the
 response that is marked as final says that all has come, and the end of the call, with its status, that it has
 succeeded.
 

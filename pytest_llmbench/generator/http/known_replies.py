@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pytest_llmbench.wire.chunk import is_visible
-from pytest_llmbench.wire.increments import may_repeat
+from pytest_llmbench.wire.chunk import is_visible, may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.uniform import MOST_BYTES, Lesson, plain_texts

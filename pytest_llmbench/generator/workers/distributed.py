@@ -46,7 +46,7 @@ from pytest_llmbench.wire.server_figures import Declared
 from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
 
 if TYPE_CHECKING:
-    from pytest_llmbench.tokens.hugging_face import TokenizerFile
+    from pytest_llmbench.tokens import TokenizerFile
 
 _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""

@@ -47,8 +47,13 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.timing import MonotonicClock, best_alarm
-from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
-from pytest_llmbench.tokens.reference import ReferenceTokenizer, reference_tokenizer
+from pytest_llmbench.tokens import (
+    HuggingFaceTokenizer,
+    ReferenceTokenizer,
+    TokenizerFile,
+    hugging_face_tokenizer,
+    reference_tokenizer,
+)
 from pytest_llmbench.wire.catalogue import dialect_at
 
 

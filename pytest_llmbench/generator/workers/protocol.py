@@ -31,7 +31,7 @@ from pytest_llmbench.wire.server_figures import Declared
 if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
     from pytest_llmbench.http_client import ClientCertificate, HttpProxy
     from pytest_llmbench.model.records import Records
-    from pytest_llmbench.tokens.hugging_face import TokenizerFile
+    from pytest_llmbench.tokens import TokenizerFile
     from pytest_llmbench.wire.dialect import PromptForm
 
 PROTOCOL = 9

@@ -20,9 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.calibration import RUNS_SHOWN, Noise, noise_of, tight_limits, tight_margins
 from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, fields_of, made_otherwise, matched
-from pytest_llmbench.compare.limits import comparisons
+from pytest_llmbench.compare.limits import (
+    RUNS_SHOWN,
+    Noise,
+    comparisons,
+    noise_of,
+    tight_limits,
+    tight_margins,
+)
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.harness.comparison.identity import made_by

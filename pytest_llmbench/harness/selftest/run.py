@@ -39,7 +39,7 @@ from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
 from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.timing import MonotonicClock, anchor
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

@@ -19,7 +19,7 @@ from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, SESSION_HEADER
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm, read_credentials
 from pytest_llmbench.registry import named, required
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
     from pytest_llmbench.generator.workers.placement import RaySpec
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.http_client import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile
-    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.tokens import HuggingFaceTokenizer
     from pytest_llmbench.wire.server_figures import Declared
 
 

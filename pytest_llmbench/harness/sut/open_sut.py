@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
     from pytest_llmbench.probes.token_count import ServerTokenCount
-    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.tokens import HuggingFaceTokenizer
 
 
 @dataclass(frozen=True)

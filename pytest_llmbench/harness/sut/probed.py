@@ -24,7 +24,7 @@ from pytest_llmbench.probes.rtt import RoundTripProbe, facts_around
 from pytest_llmbench.workloads.sequence import passing, text_of
 
 if TYPE_CHECKING:
-    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.tokens import HuggingFaceTokenizer
 
 
 class ProbedExecutor:

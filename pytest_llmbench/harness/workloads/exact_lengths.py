@@ -15,14 +15,14 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import highest_id, lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.readable import as_ids, exact_prompt, readable_ids, reordered
 from pytest_llmbench.workloads.stream import BulkRandom, derived_seed, draws_anew
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.token_count import ServerTokenCount
-    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.tokens import HuggingFaceTokenizer
 
 Count = Callable[[str], int]
 MOST_CALLS = 100_000

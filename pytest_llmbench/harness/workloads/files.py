@@ -30,7 +30,7 @@ from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
 from pytest_llmbench.store.traces.reading import read_conversations, read_trace
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
 from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import cuts_of
 from pytest_llmbench.workloads.catalogue import with_answers, with_cuts
 from pytest_llmbench.workloads.dataset import (

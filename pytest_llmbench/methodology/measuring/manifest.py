@@ -34,8 +34,8 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
-from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.prefixes import realised_sharing
+from pytest_llmbench.tokens import reference_tokenizer
+from pytest_llmbench.workloads.adapted import realised_sharing
 from pytest_llmbench.workloads.sequence import Stretch, stretches_sha256
 
 _CHUNK_HANDLING = (

@@ -126,7 +126,7 @@ def answers_unscored(records: Records) -> Finding | None:
     failed, finds no answer in many of them, or many were cut. None where there are none."""
     if all(each is None for each in records.answer_check):
         return None
-    from pytest_llmbench.metrics.accuracy import checks  # few loads ask questions
+    from pytest_llmbench.metrics.ratios import checks  # few loads ask questions
 
     told = [each for run in checks([records]) for each in run]
     found = Counter(map(check_of, told))

@@ -66,10 +66,9 @@ from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.workloads.adapted import SharedPrefix
+from pytest_llmbench.workloads.adapted import Prefixes, SharedPrefix
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.lengths import Uniform
-from pytest_llmbench.workloads.prefixes import Prefixes
 from pytest_llmbench.workloads.sessions import turns_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from pytest_llmbench.simulator.engine.config import CheatOptions
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 # Each is one token of cl100k_base with its leading space, and none merges with its neighbours, so that
 # a client that counts the joined text with that tokenizer finds as many tokens as the usage object says.

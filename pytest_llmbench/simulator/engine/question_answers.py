@@ -13,7 +13,7 @@ from typing import Final
 
 from pytest_llmbench.model.reply_checks import CUT, RIGHT, WRONG
 from pytest_llmbench.simulator.engine.structured_replies import StructuredReply
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "+": operator.add,

@@ -16,7 +16,7 @@ from pytest_llmbench.model.reply_checks import (
     parameters_of,
     schema_of,
 )
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 BREAKS: Final = ("missing_key", "wrong_type", "unknown_enum", "not_json", "unknown_tool")
 """Ways in which a reply is deliberately broken, drawn in turn as far as its schema has room for them."""

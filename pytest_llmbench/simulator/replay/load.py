@@ -26,7 +26,7 @@ from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.replay.records import InFlight
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
 from pytest_llmbench.workloads.sequence import LoadDigest, passing
 from pytest_llmbench.workloads.stream import BulkRandom, derived_seed

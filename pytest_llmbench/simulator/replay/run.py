@@ -46,7 +46,7 @@ from pytest_llmbench.simulator.replay.load import (
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
 from pytest_llmbench.simulator.replay.replica import ReplayReplica, slots_of, steps_of
 from pytest_llmbench.stats.failing import STREAK, FailureWatch, look_taker
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.power import PowerMeter

@@ -29,7 +29,7 @@ from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
 from pytest_llmbench.timing import best_alarm
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 _KEEP_ALIVE_S = 300
 """Seconds that an idle connection is kept; long, so that a client's pool of idle connections stays good."""

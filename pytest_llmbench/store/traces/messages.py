@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import shown
 from pytest_llmbench.store.traces.request import TraceRequest, instant_of, name_of, pause_of, tokens_of
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 BLOCK_TOKENS: Final = 16
 """Tokens of a block, vLLM's default."""

@@ -1,7 +1,7 @@
 """The own APIs of engines, streamed: SGLang, Text Generation Inference, Triton and Ollama.
 
 SGLang, ``POST /generate``: each event has the text so far, or what is new where the server was started to
-stream increments (:mod:`~pytest_llmbench.wire.increments` finds out), and with it the tokens so far: exact
+stream increments (:mod:`~pytest_llmbench.wire.chunk` finds out), and with it the tokens so far: exact
 per event.
 
 Text Generation Inference, ``POST /generate_stream``: each event is one token.

@@ -10,9 +10,8 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.messages import SUFFIXES, Modality, Piece, modalities_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.workloads.adapted import seconds_law
+from pytest_llmbench.workloads.adapted import SharesPrefixes, seconds_law
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
-from pytest_llmbench.workloads.prefixes import SharesPrefixes
 from pytest_llmbench.workloads.stream import (
     BulkRandom,
     Rewording,

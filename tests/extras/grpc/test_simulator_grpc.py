@@ -26,7 +26,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.simulator.serving.server import require_grpc
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of

@@ -22,9 +22,8 @@ from pytest_llmbench.http_client import is_grpc
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect, dialect_at
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, increments
 from pytest_llmbench.wire.dialect import CallDialect, EncodeOptions
-from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import decode

@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 DEADLINE_S = 10.0
 HELLO = "hello there, sea"

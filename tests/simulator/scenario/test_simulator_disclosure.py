@@ -8,7 +8,7 @@ from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import disclosure
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 
 def test_everything_is_stated_and_marked_as_simulated() -> None:

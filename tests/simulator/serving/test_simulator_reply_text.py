@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.reply_text import WORDS, ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 
 def event(data: bytes) -> Any:

@@ -19,7 +19,7 @@ from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.simulator.serving.request_body import Endpoint
-from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.tokens import reference_tokenizer
 
 CHAT, COMPLETIONS = str(Endpoint.CHAT), str(Endpoint.COMPLETIONS)
 HELLO = [{"role": "user", "content": "hello there, sea"}]

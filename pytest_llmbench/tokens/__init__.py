@@ -1,1 +1,0 @@
-"""Tokenizers: text to token counts and ids, with no network."""
