@@ -44,6 +44,8 @@ _SHOWN_LIMITS = 4
 _SHOWN_WARNINGS = 6
 _COLUMNS = ("Verdict", "Test", "Limit: measured, interval", "Compliance")
 _SHOWN_CHANGES = 20
+_WORST = {"regressed": 0, "unconfirmed": 1, "inconclusive": 1}
+"""Verdict of a comparison → its place in the list; others follow."""
 _LONGEST_CELL = 200
 _LONGEST_COMMAND = 1_000
 _NOT_WRITTEN = "No report was written (`--llm-report DIR`)."
@@ -140,8 +142,8 @@ def _card(card: Card) -> str:
 
 
 def _changes(screen: FirstScreen) -> Iterator[_Part]:
-    """The comparisons that decide, verdict first, one of each shared load; where none does, those that show a
-    change. Then how many more there are."""
+    """The comparisons that decide, the worst first, one of each shared load; where none does, those that show
+    a change. Then how many more there are."""
     yield from (_part(2, "", _systems(*each)) for each in screen.systems)
     tests = [test for test in screen.tests if test.comparisons and not has_systems(test)]
     captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in tests)
@@ -154,7 +156,8 @@ def _changes(screen: FirstScreen) -> Iterator[_Part]:
             told = comparisons.brief_row(one, test.comparisons)
             if gated or one["verdict"] in ("regressed", "improved"):
                 rows[gated].setdefault(told, test.name)
-    shown = rows[True] or dict(sorted(rows[False].items())[:_SHOWN_CHANGES])
+    gates = sorted(rows[True].items(), key=lambda each: _WORST.get(each[0][0], 2))
+    shown = dict(gates or sorted(rows[False].items())[:_SHOWN_CHANGES])
     said = escape(clipped("; ".join(captions), 500))
     columns = (*comparisons.BRIEF_COLUMNS, "Test")
     yield _part(2, "", f"\n### Changes\n\n{said}\n\n{row(columns)}{row(['---'] * len(columns))}")

@@ -74,6 +74,11 @@ def test_changes_that_decide_are_shown_alone_and_once_for_a_shared_load(report: 
     assert lines[at + 8] == "… and 4 more, which decide nothing"
     assert "all 2 comparisons" not in lines[0]
     assert "2 of 2 comparisons regressed" in lines[0]
+    kept = regressed(entry)
+    kept["comparisons"][0] |= {"verdict": "equivalent"}
+    report["tests"] = [kept, regressed(entry)]
+    lines = markdown_report(report).splitlines()
+    assert [line.split(" | ")[0] for line in lines[at + 6 : at + 8]] == ["| regressed", "| equivalent"]
 
 
 def test_changes_that_decide_nothing_cost_no_test_its_row(report: Entry, entry: Entry) -> None:
