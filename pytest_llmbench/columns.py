@@ -195,7 +195,9 @@ def block_of(records: Records, vocabulary: Vocabulary) -> Block:
             columns[name] = np.diff(getattr(records, name))
         elif name != IDS:
             columns[name] = getattr(records, name)
-    columns[IDS], ids = _packed(records.request_id)
+    encoded = list(map(str.encode, records.request_id))
+    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    columns[IDS], ids = counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
     entries = {name: getattr(records, name) for names in RAGGED.values() for name in names}
     return Block(columns, entries | {ENTRIES[IDS][0]: ids})
 
@@ -215,13 +217,6 @@ def records_of(block: Block, vocabulary: Vocabulary) -> Records:
             columns[name] = values
     columns |= {name: block.entries[name] for names in RAGGED.values() for name in names}
     return Records(**columns)
-
-
-def _packed(texts: Sequence[str]) -> tuple[Array, Array]:
-    """The length of each text in bytes, and the bytes of all texts."""
-    encoded = list(map(str.encode, texts))
-    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    return counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
 
 
 _TYPES = {**PER_REQUEST, **PER_ENTRY}

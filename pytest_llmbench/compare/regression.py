@@ -157,7 +157,12 @@ def compared_by_session(
 def _judged(undecided: Comparison, found: LogRatio) -> Comparison:
     """The comparison with its change, and the verdict on that."""
     better, margin = undecided.better, undecided.margin
-    change, mde = _change(found, undecided.change.n), _mde(found, better, margin)
+    ends = found.point - found.halfwidth, found.point + found.halfwidth
+    point, lower, upper = (None if end > LARGEST_LOG else math.expm1(end) for end in (found.point, *ends))
+    change, mde = (
+        Estimate(point, lower, upper, found.level, undecided.change.n, found.method, "1"),
+        _mde(found, better, margin),
+    )
     verdict, reason = _verdict(change, better, margin, _power(better, mde, undecided.unit_of_replication))
     return replace(undecided, change=change, mde=mde, verdict=verdict, reason=reason)
 
@@ -202,12 +207,6 @@ def _finite(arm: Sequence[float | None]) -> tuple[float, ...]:
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
-
-
-def _change(found: LogRatio, runs: int) -> Estimate:
-    ends = found.point - found.halfwidth, found.point + found.halfwidth
-    point, lower, upper = (None if end > LARGEST_LOG else math.expm1(end) for end in (found.point, *ends))
-    return Estimate(point, lower, upper, found.level, runs, found.method, "1")
 
 
 def _mde(found: LogRatio, better: Better, margin: float) -> float | None:

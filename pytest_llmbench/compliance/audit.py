@@ -109,7 +109,10 @@ class Requirement:
 @cache
 def load_catalogue() -> Mapping[str, Requirement]:
     """All entries by id, in the order of the file."""
-    entries = (_requirement(entry) for entry in _document()["requirements"])
+    entries = (
+        Requirement(**{**entry, "applies_to": tuple(entry["applies_to"])})
+        for entry in _document()["requirements"]
+    )
     return {entry.id: entry for entry in entries}
 
 
@@ -139,10 +142,6 @@ def _document() -> Mapping[str, Any]:
     )
     document: Mapping[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return document
-
-
-def _requirement(entry: Mapping[str, Any]) -> Requirement:
-    return Requirement(**{**entry, "applies_to": tuple(entry["applies_to"])})
 
 
 _OF_EVERY_TEST = ("generator", "levels", "reporting", "sut", "workload")

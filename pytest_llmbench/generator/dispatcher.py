@@ -170,15 +170,14 @@ def sweep(
             continue
         if too_large(exchange, most_reply_bytes):
             exchange.unparsed.clear()  # which is not worth parsing any more
-            abandon(exchange, End.GARBAGE, now_ns, _too_large_text(most_reply_bytes))
+            abandon(
+                exchange,
+                End.GARBAGE,
+                now_ns,
+                f"the reply has more than {most_reply_bytes // 1024**2} MiB and was cut off: "
+                "a measured reply is kept whole until its end",
+            )
             continue
         reason, exchange.due_ns = overdue(exchange, deadlines, now_ns)
         if reason is not None:
             abandon(exchange, End.TIMEOUT, now_ns, reason)
-
-
-def _too_large_text(most_bytes: int) -> str:
-    return (
-        f"the reply has more than {most_bytes // 1024**2} MiB and was cut off: "
-        "a measured reply is kept whole until its end"
-    )

@@ -330,20 +330,16 @@ class JobLoop:
             self._begin_next(ended_ns, ended_ns)
         self._look_again()
 
-    def _reply_read(self, answers: LiveAnswers, request: PlannedRequest, record: RequestRecord) -> None:
-        """Act on a decoded reply that later turns read."""
-        answers.note_kept(request, (record.output_tokens or 0) - (record.reasoning_tokens or 0))
-        assert record.finished_ns is not None
-        ok = record.outcome in (Outcome.OK, Outcome.CUT_BY_USER)
-        self._go_on(turn_of(request), record.finished_ns, ok=ok)
-
     def _decoded(self, record: RequestRecord) -> None:
         """Act on a decoded reply. A bad one cuts off its session, if anything of that is left to be sent."""
         if self._answers is None and record.outcome is Outcome.OK:
             return
         if self._answers is not None and (request := self._read.pop(record.index, None)) is not None:
             if self._dispatcher.halted is None and self._dispatcher.closed is None:
-                self._reply_read(self._answers, request, record)
+                self._answers.note_kept(request, (record.output_tokens or 0) - (record.reasoning_tokens or 0))
+                assert record.finished_ns is not None
+                ok = record.outcome in (Outcome.OK, Outcome.CUT_BY_USER)
+                self._go_on(turn_of(request), record.finished_ns, ok=ok)
             return
         if record.outcome in (Outcome.OK, Outcome.CUT_BY_USER) or record.session is None:
             return

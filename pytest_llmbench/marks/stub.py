@@ -46,8 +46,11 @@ class MetricView:
 def stubs() -> dict[Path, str]:
     """The two files, and the text of each."""
     package = Path(__file__).parents[1]
+    names = [name for name in dir(llmbench) if not name.startswith("_")]
+    told = _docstring(inspect.getdoc(LLMBench) or "", 4)
+    markers = [_marker(name, getattr(llmbench, name)) for name in names]
     return {
-        package / "marks" / "builders.pyi": _builders(),
+        package / "marks" / "builders.pyi": (_HEAD + "\n".join([told, *markers]) + "\nllmbench: LLMBench\n"),
         package / "model" / "named_metrics.pyi": _named_metrics(),
     }
 
@@ -64,13 +67,6 @@ def _named_metrics() -> str:
 def _figure(name: str, kind: str, title: str = "") -> str:
     told = f'\n        """{title}."""' if title else " ..."
     return f"    @property\n    def {name}(self) -> {kind}:{told}\n"
-
-
-def _builders() -> str:
-    names = [name for name in dir(llmbench) if not name.startswith("_")]
-    told = _docstring(inspect.getdoc(LLMBench) or "", 4)
-    markers = [_marker(name, getattr(llmbench, name)) for name in names]
-    return _HEAD + "\n".join([told, *markers]) + "\nllmbench: LLMBench\n"
 
 
 def _marker(name: str, builder: Builder) -> str:

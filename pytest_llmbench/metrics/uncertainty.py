@@ -209,7 +209,8 @@ class _Gaps:
         """Add the gaps of successful requests."""
         for least, seen, most in _gap_ends(records):
             for place, values in enumerate((least, seen, most)):
-                self._counts[place] = summed_counts(self._counts[place], _classes(values))
+                counts: IntColumn = np.bincount((np.log1p(values) * _PER_E).astype(np.int64))
+                self._counts[place] = summed_counts(self._counts[place], counts)
             self._n += len(seen)
             self._sum += float(seen.sum()) / _NS_PER_MS
             self._squares += float(np.square(np.maximum(most - seen, seen - least) / _NS_PER_MS).sum())
@@ -260,11 +261,6 @@ def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
     place = np.arange(len(gaps)) - begins[group]
     least = np.where((place == 0) & (gaps > 0), (shared // sizes)[group], 0)
     return least, gaps, shared[group] // (place + 1)
-
-
-def _classes(values_ns: IntColumn) -> IntColumn:
-    counts: IntColumn = np.bincount((np.log1p(values_ns) * _PER_E).astype(np.int64))
-    return counts
 
 
 def _ms(place: float) -> float:

@@ -37,7 +37,7 @@ class Interruption:
                 self._stderr = os.dup(2)
         for number in self._signals:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                self._before[number] = signal.signal(number, self._hear)
+                self._before[number] = signal.signal(number, self._handle_signal)
 
     def remove(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -53,7 +53,7 @@ class Interruption:
         """Forget the first signal: whoever handled it did not end the session."""
         self._came = 0
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
         self._came += 1
         if self._came == 1:
             raise KeyboardInterrupt(signal.Signals(number).name)

@@ -400,18 +400,17 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
     return error if named else errors.or_named_model(error)
 
 
-def _further_names(listed: ModelList, model: str) -> list[str]:
-    """Names of the models that this one was made from, by the model list."""
-    entry = listed.entry(model)
-    return [str(entry[key]) for key in ("root", "parent") if isinstance(entry.get(key), str)]
-
-
 def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:
     server = found.answer.headers.get("server", listed.server)
     proxy = None if control.proxy is None else control.proxy.url
+    entry = listed.entry(model)
     values: dict[str, Any] = {
         SUTFact.MODEL_NAME: model,
-        EndpointFact.MODELS: list(dict.fromkeys([model, *_further_names(listed, model)])),
+        EndpointFact.MODELS: list(
+            dict.fromkeys(
+                [model, *[str(entry[key]) for key in ("root", "parent") if isinstance(entry.get(key), str)]]
+            )
+        ),
         StreamingFact.PROTOCOL: found.dialect.protocol,
         EndpointFact.URL: without_query(found.base_url),
         EndpointFact.API: found.dialect.name,

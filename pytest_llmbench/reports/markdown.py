@@ -206,7 +206,17 @@ def _row_of(test: TestView) -> str:
     if len(held) > len(shown):
         told.append(f"and {len(held) - len(shown)} more")
     if not held:
-        told = [": ".join(filter(None, (_no_limit(test), escape(clipped(_stands_for(test), _LONGEST_CELL)))))]
+        told = [
+            ": ".join(
+                filter(
+                    None,
+                    (
+                        "no limit" if test.measured and test.valid else "",
+                        escape(clipped(_stands_for(test), _LONGEST_CELL)),
+                    ),
+                )
+            )
+        ]
     return row(
         (
             f"{ICONS[test.headline]} {test.headline}",
@@ -222,10 +232,6 @@ def _marked(held: Held, *, alone: bool) -> str:
     mark = "" if alone else _OF_STATES[held.state]
     limit = bar(code(clipped(held.limit, _LONGEST_CELL)))
     return f"{mark}{limit}: {escape(clipped(held.measured, _LONGEST_CELL))}"
-
-
-def _no_limit(test: TestView) -> str:
-    return "no limit" if test.measured and test.valid else ""
 
 
 def _stands_for(test: TestView) -> str:

@@ -176,9 +176,14 @@ def _deviations(view: ReportView) -> list[str]:
     ]
     named: dict[str, list[str]] = {}
     for test in view.tests:
+        texts = [
+            f"changed workload: {fact_text(change)}" for change in test.fact(WorkloadFact.DEVIATIONS) or ()
+        ]
+        if test.fact(SUTFact.HARDWARE_DISCLOSED) is False:
+            texts.append("hardware undisclosed (AMB-27)")
         for text in (
             *_ended_early(test),
-            *_changes(test),
+            *texts,
             *(finding["message"] for finding in test.warnings if finding["check"] in _DEVIATIONS),
             *map(_unmet, test.unmet("blocks", "downgrades")),
         ):
@@ -202,14 +207,6 @@ def _ended_early(test: TestView) -> list[str]:
         for name, metric in test.entry["metrics"].items()
         if metric.get("reason") == Reason.RANGE_ENDED
     ][:1]
-
-
-def _changes(test: TestView) -> list[str]:
-    """Notes on declared changes to a reference workload, and on what is not disclosed."""
-    texts = [f"changed workload: {fact_text(change)}" for change in test.fact(WorkloadFact.DEVIATIONS) or ()]
-    if test.fact(SUTFact.HARDWARE_DISCLOSED) is False:
-        texts.append("hardware undisclosed (AMB-27)")
-    return texts
 
 
 def _failures(view: ReportView) -> list[str]:

@@ -199,7 +199,9 @@ def _draw_rows(axes: Axes, plot: Mapping[str, Any]) -> None:
 def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
     """Draw lines, points and confidence bands; a histogram (steps that rise and fall) is filled."""
     bands = plot.get("bands") or {}
-    for colour, (name, series) in zip(_cycle(len(plot["series"])), plot["series"].items(), strict=True):
+    for colour, (name, series) in zip(
+        [_SERIES[i % len(_SERIES)] for i in range(len(plot["series"]))], plot["series"].items(), strict=True
+    ):
         style: dict[str, Any] = {}
         if plot.get("step"):
             style = {"drawstyle": "steps-post"}
@@ -247,10 +249,6 @@ def _values(plot: Mapping[str, Any], axis: str) -> list[float]:
 
 def _ascends(values: Sequence[float]) -> bool:
     return all(later >= earlier for earlier, later in pairwise(values))
-
-
-def _cycle(count: int) -> list[str]:
-    return [_SERIES[i % len(_SERIES)] for i in range(count)]
 
 
 def _all_positive(values: Sequence[float]) -> bool:

@@ -291,11 +291,14 @@ def level_table(levels: Sequence[Entry]) -> Rows:
 
 
 def _always(level: Entry) -> list[str]:
+    ratio = level.get("completion_ratio")
+    text = numbers.NOT_MEASURED if ratio is None else numbers.percentage(ratio)
+    errors = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in level.get("errors", {}).items())
     return [
         level_name(level),
         offered(level),
         *(_figure(name, level["metrics"].get(name)) for _, name in _FIGURES),
-        _completion(level),
+        f"{text}; {errors}" if errors else text,
         _yes_no(level.get("queue_growing"), ("growing", "stable", "not known")),
         _yes_no(level.get("saturated"), ("yes", "no", "not known"), level.get("saturation_reasons")),
     ]
@@ -333,13 +336,6 @@ def _figure(name: str, metric: Entry | None) -> str:
     if metric is None:
         return numbers.NOT_MEASURED
     return numbers.tagged(numbers.point(metric), name, metric)
-
-
-def _completion(level: Entry) -> str:
-    ratio = level.get("completion_ratio")
-    text = numbers.NOT_MEASURED if ratio is None else numbers.percentage(ratio)
-    errors = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in level.get("errors", {}).items())
-    return f"{text}; {errors}" if errors else text
 
 
 def _yes_no(value: Any, words: tuple[str, str, str], reasons: Iterable[str] | None = None) -> str:

@@ -72,7 +72,7 @@ def section_lines(entry: Entry, *, width: int = 80) -> list[Line]:
         *(_table(table, width) for table in test.tables.values()),
         _findings(test, width),
         _compliance(test, width),
-        _next_steps(test, width),
+        _bullets("next:", test.next_steps, width),
         _notes(test, width),
     ):
         if block:
@@ -413,10 +413,6 @@ def _missing(test: TestView, width: int) -> list[Line]:
     later = [requirement for requirement in test.unmet() if requirement not in listed]
     texts = [f"also unmet, {r['id']}: {r['reason']}" for r in later]
     return lines + [Line(part) for text in texts for part in _wrap(text, width, "    ", "      ")]
-
-
-def _next_steps(test: TestView, width: int) -> list[Line]:
-    return _bullets("next:", test.next_steps, width)
 
 
 def _notes(test: TestView, width: int) -> list[Line]:

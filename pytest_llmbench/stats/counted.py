@@ -137,7 +137,11 @@ class CountedOrder:
             if single.all():
                 return
             wanted = wanted.taken(~single)
-            divisions.append(_division(wanted, size))
+            places, first = np.unique(wanted.places, return_index=True)
+            slots = np.full(size, -1, dtype=np.int32)
+            slots[places] = np.arange(len(places), dtype=np.int32)
+            shifts = [max(0, (span - 1).bit_length() - _CELL_BITS) for span in wanted.spans[first].tolist()]
+            divisions.append(_Division(slots, wanted.starts[first], np.array(shifts, dtype=np.int64)))
             size = len(divisions[-1].starts) * _PARTS
             wanted = _divided(wanted, divisions[-1], self._counts(divisions, size))
 
@@ -190,15 +194,6 @@ def _count(places: IntArray, counts: IntArray) -> None:
 def _cell_of(numbers: IntArray) -> IntArray:
     cells: IntArray = np.clip(numbers >> _CELL_BITS, 0, _CELLS - 1)
     return cells
-
-
-def _division(wanted: _Wanted, size: int) -> _Division:
-    """The division of the places in which the wanted ranks lie, of ``size`` places in all."""
-    places, first = np.unique(wanted.places, return_index=True)
-    slots = np.full(size, -1, dtype=np.int32)
-    slots[places] = np.arange(len(places), dtype=np.int32)
-    shifts = [max(0, (span - 1).bit_length() - _CELL_BITS) for span in wanted.spans[first].tolist()]
-    return _Division(slots, wanted.starts[first], np.array(shifts, dtype=np.int64))
 
 
 def _divided(wanted: _Wanted, division: _Division, counts: IntArray) -> _Wanted:

@@ -132,7 +132,11 @@ def waited_of_scores(limits_ms: Sequence[tuple[Quantity, float]], backlog: Backl
 
 def _latency(quantity: Quantity, ends: Ends) -> FloatArray:
     if quantity == "tpot":
-        return _tpot(ends)
+        content, reasoning = ends.first_content_ns, ends.first_reasoning_ns
+        both = (reasoning != MISSING) & (content != MISSING)
+        span = _between(ends, np.where(both, np.minimum(content, reasoning), content), ends.last_content_ns)
+        tokens = _streamed_tokens(ends)
+        return np.where(tokens >= 2, span / np.maximum(tokens - 1, 1), np.nan)
     start, end = _SPANS[quantity](ends)
     return _between(ends, start, end)
 
@@ -140,14 +144,6 @@ def _latency(quantity: Quantity, ends: Ends) -> FloatArray:
 def _between(ends: Ends, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
     seen = ends.ok & (start_ns != MISSING) & (end_ns != MISSING)
     return np.where(seen, (end_ns - start_ns) / 1e6, np.nan)
-
-
-def _tpot(ends: Ends) -> FloatArray:
-    content, reasoning = ends.first_content_ns, ends.first_reasoning_ns
-    both = (reasoning != MISSING) & (content != MISSING)
-    span = _between(ends, np.where(both, np.minimum(content, reasoning), content), ends.last_content_ns)
-    tokens = _streamed_tokens(ends)
-    return np.where(tokens >= 2, span / np.maximum(tokens - 1, 1), np.nan)
 
 
 def _streamed_tokens(ends: Ends) -> IntColumn:

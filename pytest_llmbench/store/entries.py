@@ -173,6 +173,9 @@ def entry_from_result(
 
     Raises ValueError if two tables share id and title.
     """
+    facts = Facts()
+    for run in result.observations:
+        facts = facts | run.facts
     return schema.TestEntry(
         nodeid=nodeid,
         test=result.test,
@@ -194,7 +197,7 @@ def entry_from_result(
         plots=_by_id(result.plots, _plot),
         records_file=records_file,
         configuration=[schema.ConfigurationItem(item=item, text=text) for item, text in result.configuration],
-        facts=fact_entries(_all_facts(result)),
+        facts=fact_entries(facts | result.facts),
         notes=list(map(str, result.notes)),
         note_data=list(map(_note, result.notes)),
         error=error,
@@ -299,13 +302,6 @@ def _finding(finding: Finding) -> schema.FindingEntry:
 
 def _note(note: Note) -> schema.NoteEntry:
     return schema.NoteEntry(id=note.id, parameters=plain_object(plain_parameters(note.parameters)))
-
-
-def _all_facts(result: TestResult) -> Facts:
-    facts = Facts()
-    for run in result.observations:
-        facts = facts | run.facts
-    return facts | result.facts
 
 
 def _compliance(compliance: Compliance | None, draft: str) -> schema.ComplianceEntry:

@@ -45,7 +45,11 @@ def plain(value: object) -> JsonValue:
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, (str, int, float)):
-        return _plain_scalar(value)
+        if isinstance(value, str):
+            return str(value)
+        if isinstance(value, int):
+            return int(value)
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {key if type(key) is str else str(plain(key)): plain(entry) for key, entry in value.items()}
     if isinstance(value, Set):
@@ -80,14 +84,6 @@ def plain_number(value: float | None) -> float | None:
         return None if value is None or not math.isfinite(value) else float(value)
     except OverflowError:
         return None
-
-
-def _plain_scalar(value: str | int | float) -> JsonValue:
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return int(value)
-    return float(value) if math.isfinite(value) else None
 
 
 _PACKAGE = "pytest_llmbench."

@@ -156,7 +156,9 @@ class RecordsWriter:
     def _hand_over(self, lines: Sequence[bytes]) -> None:
         with self._lock:  # itself: through the condition it takes four times as long
             if self._held_bytes > self._most_waiting:
-                self._wait_for_room()
+                began = time.monotonic()
+                self._change.wait_for(lambda: self._held_bytes <= self._most_waiting)
+                self._held_up_s += time.monotonic() - began
             self._waiting += lines
             self._held_bytes += sum(map(len, lines))
             if self._much_waits():
@@ -189,11 +191,6 @@ class RecordsWriter:
         self._end_file()
         if self._failure is not None:
             raise self._not_written(self._failure) from self._failure
-
-    def _wait_for_room(self) -> None:
-        began = time.monotonic()
-        self._change.wait_for(lambda: self._held_bytes <= self._most_waiting)
-        self._held_up_s += time.monotonic() - began
 
     def _much_waits(self) -> bool:
         """Whether so much is waiting that it must not wait for the rest of the second."""

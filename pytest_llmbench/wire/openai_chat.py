@@ -35,7 +35,7 @@ from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.usage import settled
 
 if TYPE_CHECKING:
-    from pytest_llmbench.model.messages import MessageArray, Piece, ToolCall
+    from pytest_llmbench.model.messages import Piece, ToolCall
 
 
 class OpenAIChat(DialectDefaults):
@@ -52,7 +52,12 @@ class OpenAIChat(DialectDefaults):
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
         if request.messages is not None:
-            return encode_body(_conversation(request.messages), request, options)
+            tools = {"tools": list(tools_of(request.messages.tools))} if request.messages.tools else {}
+            return encode_body(
+                {"messages": [message.as_chat() for message in request.messages.messages], **tools},
+                request,
+                options,
+            )
         text = own_prompt(request)
         content: str | list[Any] = text
         if request.media:
@@ -62,12 +67,6 @@ class OpenAIChat(DialectDefaults):
 
     def decode(self, event: SSEEvent) -> Chunk:
         return decode_event(event, _read_message)
-
-
-def _conversation(asked: MessageArray) -> dict[str, Any]:
-    """The fields for messages with roles; the model chooses among the tools."""
-    tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
-    return {"messages": [message.as_chat() for message in asked.messages], **tools}
 
 
 def _part(piece: Piece, index: int) -> dict[str, Any]:

@@ -213,23 +213,19 @@ def _tokens(prompt: Prompt) -> int:
 @lru_cache(maxsize=8)
 def _lengths(workload: DatasetWorkload) -> dict[str, dict[str, Any]]:
     # Counting a whole data set takes seconds, and every plan's key asks for the specification.
+    texts = [prompt.text for prompt in workload.prompts]
+    beginnings = Counter(text[:BEGINNING_CHARS] for text in texts)
+    alike = sum(times for times in beginnings.values() if times > 1)
     return {
         "input": observed_lengths([_tokens(prompt) for prompt in workload.prompts]),
         "output": observed_lengths([prompt.max_tokens for prompt in workload.prompts]),
-        "sharing": _observed_sharing([prompt.text for prompt in workload.prompts]),
+        "sharing": {"distinct_prompts": len(set(texts)), "alike_fraction": alike / len(texts)},
     }
 
 
 BEGINNING_CHARS = 64
 """Characters of a beginning that two prompts have in common by more than chance: some 16 tokens, the block in
 which engines cache."""
-
-
-def _observed_sharing(texts: Sequence[str]) -> dict[str, Any]:
-    """How many prompts of a data set differ, and the share of its entries that begin like another one."""
-    beginnings = Counter(text[:BEGINNING_CHARS] for text in texts)
-    alike = sum(times for times in beginnings.values() if times > 1)
-    return {"distinct_prompts": len(set(texts)), "alike_fraction": alike / len(texts)}
 
 
 CONVERSATION: Final = "conversation"

@@ -171,16 +171,13 @@ class BulkRandom(random.Random):
             if count < _LARGEST_BLOCK:
                 drawn = super().getrandbits(_WORD_BITS * count).to_bytes(4 * count, "little")
                 return np.frombuffer(drawn, dtype="<u4").astype(np.uint32, copy=False)
-            self._twister = self._of_numpy()
+            _, internal, _ = super().getstate()
+            twister = np.random.MT19937(0)
+            key = np.array(internal[:-1], dtype=np.uint32)
+            twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
+            self._twister = np.random.Generator(twister)
         # Over the whole span of a word the generator gives its words as they are, without a draw more.
         return self._twister.integers(0, 2**_WORD_BITS, count, dtype=np.uint32)
-
-    def _of_numpy(self) -> np.random.Generator:
-        _, internal, _ = super().getstate()
-        twister = np.random.MT19937(0)
-        key = np.array(internal[:-1], dtype=np.uint32)
-        twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
-        return np.random.Generator(twister)
 
 
 Rewording = Callable[[BulkRandom, PlannedRequest, int], "array[int]"]

@@ -148,7 +148,16 @@ class TraceSessionWorkload(StreamedWorkload):
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
         if self.sessions[0].turns[0].messages is not None:
-            object.__setattr__(self, "messages_sha256", _messages_sha256(self.sessions))
+            object.__setattr__(
+                self,
+                "messages_sha256",
+                texts_digest(
+                    turn.messages.as_json()
+                    for session in self.sessions
+                    for turn in session.turns
+                    if turn.messages is not None
+                ),
+            )
             object.__setattr__(self, "system_tokens", _system_tokens(self.sessions))
             object.__setattr__(self, "sessions", tuple(map(_with_kept_tokens, self.sessions)))
         rows = (
@@ -318,12 +327,6 @@ def _not_live(sessions: Sequence[TracedSession]) -> list[str]:
                     "recorded, so leave out such sessions, or use recorded answers"
                 ]
     return []
-
-
-def _messages_sha256(sessions: Sequence[TracedSession]) -> str:
-    return texts_digest(
-        turn.messages.as_json() for session in sessions for turn in session.turns if turn.messages is not None
-    )
 
 
 def _system_tokens(sessions: Sequence[TracedSession]) -> int:

@@ -14,7 +14,7 @@ from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.facts import SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, Records
 
 check = Checks()
 
@@ -173,16 +173,12 @@ def _pool(records: Records) -> set[int]:
 
 def _first_hits(records: Records) -> float:
     """Share of the prefixes whose first request was answered from the cache for more than half of it."""
-    first = _first_requests(records)
-    hits = records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]
-    return float(np.mean(hits)) if len(first) else 0.0
-
-
-def _first_requests(records: Records) -> IntColumn:
     order = np.argsort(records.submitted_ns, kind="stable")
     order = order[(records.prefix_id[order] != MISSING) & records.ok[order]]
     _, places = np.unique(records.prefix_id[order], return_index=True)
-    return np.asarray(order[places])
+    first = np.asarray(order[places])
+    hits = records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]
+    return float(np.mean(hits)) if len(first) else 0.0
 
 
 @check("M-4.5.1-prefixes-populated")

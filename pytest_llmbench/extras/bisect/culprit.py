@@ -108,7 +108,7 @@ class Bisection:
         whole = float(of_each.sum()) + of_none
         share = of_each / whole
         size = (likelihood @ d / np.maximum(likelihood.sum(axis=1), _TINY))[segment]
-        telling = _foreseen(share, size, -size * after[segment] / total)
+        telling = _variance_explained(share, size, -size * after[segment] / total)
         return Suspects(np.concatenate([[0.0], share]), of_none / whole, telling)
 
     def _of_noise(self, left: FloatArray) -> FloatArray:
@@ -134,7 +134,7 @@ class Bisection:
         return at_hand if found.telling[at_hand] >= _AS_TELLING * found.telling[best] else best
 
 
-def _foreseen(share: FloatArray, size: FloatArray, level: FloatArray) -> FloatArray:
+def _variance_explained(share: FloatArray, size: FloatArray, level: FloatArray) -> FloatArray:
     """The variance over the hypotheses k = 1 … of what they foresee of commits 0 …: ``level``, and ``size``
     more from k on; no change foresees 0, the mean."""
     rise = np.concatenate([[0.0], np.cumsum(share * size)])

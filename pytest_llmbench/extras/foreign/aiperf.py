@@ -95,7 +95,12 @@ def _load(config: Fields) -> ForeignLoad:
     if len(measured) == 1:
         return _of_phase(measured[0])
     if "loadgen" in config:
-        return _of_options(config.section("loadgen"))
+        options = config.section("loadgen")
+        rate, concurrency = options.number("request_rate"), options.count("concurrency")
+        if rate is None:
+            return ForeignLoad(concurrency=concurrency or 1)
+        mode = options.text("request_rate_mode") or "poisson"
+        return ForeignLoad(rate, _ARRIVALS.get(mode), options.number("arrival_smoothness"), concurrency)
     raise WrongShapeError(
         f"input_config has {len(measured)} measured phases: a file with one says what its figures are of"
     )
@@ -113,14 +118,6 @@ def _of_phase(phase: Fields) -> ForeignLoad:
     if kind in _ARRIVALS and rate is not None and "rate_ramp" not in phase:
         return ForeignLoad(rate, _ARRIVALS[kind], phase.number("smoothness"), concurrency)
     raise WrongShapeError(f"the load is of type {kind!r}: no load of ours is like it")
-
-
-def _of_options(options: Fields) -> ForeignLoad:
-    rate, concurrency = options.number("request_rate"), options.count("concurrency")
-    if rate is None:
-        return ForeignLoad(concurrency=concurrency or 1)
-    mode = options.text("request_rate_mode") or "poisson"
-    return ForeignLoad(rate, _ARRIVALS.get(mode), options.number("arrival_smoothness"), concurrency)
 
 
 def _model(config: Fields) -> str | None:

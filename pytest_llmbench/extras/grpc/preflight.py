@@ -96,7 +96,11 @@ def introduced(control: ControlPlane, base: str, api: str, model: str | None) ->
         if answer.status in errors.NO_SUCH_PATH:
             refused = refused or answer
             continue
-        _require_success(answer, control)
+        refusal = errors.outright_refusal(answer, control.key_source)
+        if refusal is not None:
+            raise refusal
+        if answer.status != 200:
+            raise errors.unusable(answer)
         listed, facts = service.read(asked, answer)
         return Introduced(spoken, listed, facts, answer.url)
     assert refused is not None
@@ -126,14 +130,6 @@ def _asked(control: ControlPlane, base: str, name: str, model: str | None) -> _A
 def _has(control: ControlPlane, base: str, name: str) -> bool:
     answer = _asked(control, base, name, None).answer(_SERVICES[name].introduction)
     return answer.status == 200
-
-
-def _require_success(answer: Answer, control: ControlPlane) -> None:
-    refusal = errors.outright_refusal(answer, control.key_source)
-    if refusal is not None:
-        raise refusal
-    if answer.status != 200:
-        raise errors.unusable(answer)
 
 
 def _read(answer: Answer, kind: type[Message]) -> Any:
@@ -294,11 +290,11 @@ class _Exchange:
         opening = self.http2.opening()
         made = self.http2.begin(request_bytes(head, prefixed(message)))
         self._send(opening + self.http2.to_send())
-        ended = self._heard_out(made)
+        ended = self._read_to_end(made)
         self._send(self.http2.closing(), or_not=True)
         return self._reply(made, ended=ended)
 
-    def _heard_out(self, made: Stream) -> bool:
+    def _read_to_end(self, made: Stream) -> bool:
         """Read the reply. True if it was read to its end, False if to a limit."""
         while not made.is_over:
             if len(self.body) > _MOST_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_llmbench.extras.grpc.messages import CallStatus, prefixed, status_of
+from pytest_llmbench.extras.grpc.messages import prefixed, status_of
 from pytest_llmbench.extras.http2.client import Stream, request_bytes
 from pytest_llmbench.extras.http2.transport import Http2Pool
 from pytest_llmbench.generator.http.opener import Opener
@@ -65,7 +65,10 @@ class Calls:
             return None
         if any(exchange.bodies):
             return status.text
-        _refuse(exchange, status)
+        exchange.status = status.http_status
+        exchange.bodies[-1] = status.text.encode()
+        if status.retry_after:
+            exchange.headers = [*exchange.headers, (b"retry-after", status.retry_after.encode())]
         return None
 
 
@@ -76,14 +79,6 @@ def _is_answer_of_grpc(call: Stream) -> bool:
         return False
     held = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers}
     return is_stream(held, "grpc") or any(name == b"grpc-status" for name, _ in call.trailers)
-
-
-def _refuse(exchange: Exchange, status: CallStatus) -> None:
-    """Give a refused call the form that a refusal has over HTTP."""
-    exchange.status = status.http_status
-    exchange.bodies[-1] = status.text.encode()
-    if status.retry_after:
-        exchange.headers = [*exchange.headers, (b"retry-after", status.retry_after.encode())]
 
 
 def carry(

@@ -166,7 +166,7 @@ class Http2Client:
         try:
             for frame in self._frames(data):
                 for event in self._h2.receive_data(frame):
-                    self._hear(event)
+                    self._receive(event)
         except _NotForUsError as error:
             self.problem = str(error)
             self._h2.close_connection(ErrorCodes.PROTOCOL_ERROR)
@@ -219,18 +219,18 @@ class Http2Client:
             at = end
         self._buffer = data[at:]
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         if isinstance(event, DataReceived):
-            self._hear_data(event)
+            self._receive_data(event)
         elif isinstance(event, ResponseReceived | TrailersReceived):
-            self._hear_headers(event)
+            self._receive_headers(event)
         elif isinstance(event, StreamEnded):
             if (stream := self.streams.get(event.stream_id)) is not None:
                 self._end(stream)
         elif isinstance(event, StreamReset):
-            self._hear_reset(event)
+            self._receive_reset(event)
         elif isinstance(event, ConnectionTerminated):
-            self._hear_going_away(event)
+            self._receive_going_away(event)
         elif isinstance(event, RemoteSettingsChanged):
             self.is_ready = True
             self.most_streams = self._h2.remote_settings.max_concurrent_streams
@@ -239,7 +239,7 @@ class Http2Client:
                 if stream.unsent:
                     self._send_more(stream)
 
-    def _hear_data(self, event: DataReceived) -> None:
+    def _receive_data(self, event: DataReceived) -> None:
         """Keep a part of a reply, and give the window of the connection back; that of a stream is never used
         up."""
         self._unreturned += event.flow_controlled_length or 0
@@ -250,7 +250,7 @@ class Http2Client:
         if stream is not None and event.data:
             stream.pieces.append(event.data)
 
-    def _hear_headers(self, event: ResponseReceived | TrailersReceived) -> None:
+    def _receive_headers(self, event: ResponseReceived | TrailersReceived) -> None:
         stream = self.streams.get(event.stream_id)
         if stream is None:
             return
@@ -265,7 +265,7 @@ class Http2Client:
         else:
             stream.trailers = held
 
-    def _hear_reset(self, event: StreamReset) -> None:
+    def _receive_reset(self, event: StreamReset) -> None:
         stream = self.streams.get(event.stream_id)
         if stream is None:
             return  # servers reset streams that they have answered before the request was whole
@@ -273,7 +273,7 @@ class Http2Client:
         stream.unprocessed = event.error_code == ErrorCodes.REFUSED_STREAM
         self._end(stream)
 
-    def _hear_going_away(self, event: ConnectionTerminated) -> None:
+    def _receive_going_away(self, event: ConnectionTerminated) -> None:
         said = shorten((event.additional_data or b"").decode("utf-8", errors="replace"), 120)
         self.going_away = f"{_name(event.error_code)} {said}".strip()
         # h2 takes the connection for closed, but streams that have begun are still to come to their end.

@@ -206,7 +206,11 @@ class Http2:
             self._stamp_all(read.progress, at_ns, since_ns)
         self._send_more(read.taken)
         if not self._opened:
-            self._hear_of_opening()
+            if self._client.is_ready:
+                self._opened = True
+                self.connection.ready()
+            elif self._client.problem:
+                self.connection.refuse(RefusedError(self._client.problem))
         for stream in read.over:
             self._end(self._carried.pop(stream.stream_id))
         if client.problem:
@@ -296,13 +300,6 @@ class Http2:
                 self._unsubmitted.append(each)
             else:
                 each.exchange.submitted_ns = at_ns
-
-    def _hear_of_opening(self) -> None:
-        if self._client.is_ready:
-            self._opened = True
-            self.connection.ready()
-        elif self._client.problem:
-            self.connection.refuse(RefusedError(self._client.problem))
 
     def _end(self, carried: Carried) -> None:
         stream, noun = carried.stream, self._manner.noun

@@ -27,7 +27,6 @@ from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.reply_checks import FINGERPRINT, SAID, ExpectedAnswer, check_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.stats.ratios import exact_share_interval
-from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.adapted import Salted, with_lengths_of
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, rewording_of, single_requests
 
@@ -112,15 +111,11 @@ def _ratio(label: str, against: str, value: Callable[[Reply], float | None]) -> 
         if len(known) < 2:
             return _none(len(known))
         before, after = (np.maximum(np.array(arm), 1.0) for arm in zip(*known, strict=True))
-        return _of_logs(before, after)
+        found = log_ratio(before.tolist(), after.tolist(), paired=True, level=_LEVEL)
+        point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
+        return Estimate(point, lower, upper, _LEVEL, len(before), found.method, "ratio")
 
     return measured
-
-
-def _of_logs(before: FloatArray, after: FloatArray) -> Estimate:
-    found = log_ratio(before.tolist(), after.tolist(), paired=True, level=_LEVEL)
-    point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
-    return Estimate(point, lower, upper, _LEVEL, len(before), found.method, "ratio")
 
 
 def _none(n: int) -> Estimate:

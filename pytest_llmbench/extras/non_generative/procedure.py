@@ -133,7 +133,11 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(*judged.notes, *_notes(seen), Note.of("outside_draft", test=NAME)),
+        notes=(
+            *judged.notes,
+            *(() if any(run.records.ok.any() for run in seen) else (Note.of("no_latency"),)),
+            Note.of("outside_draft", test=NAME),
+        ),
         by_run=own_runs,
     )
 
@@ -180,10 +184,6 @@ def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str,
 def _cdf(seen: Sequence[Observation], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
     samples = np.concatenate([request_latency_ms(run.records) for run in seen]) if seen else np.empty(0)
     return (cdf_plot("latency", "latency", samples, objectives),) if len(samples) else ()
-
-
-def _notes(seen: Sequence[Observation]) -> tuple[Note, ...]:
-    return () if any(run.records.ok.any() for run in seen) else (Note.of("no_latency"),)
 
 
 def _of_inputs(setting: Setting) -> Setting:

@@ -154,7 +154,7 @@ class RayMember:
         except FileNotFoundError:
             return self.bridge.ending()
 
-    def put_down(self) -> None:
+    def kill_unresponsive(self) -> None:
         """Ask for the actor of a worker that does not answer to be killed. The worker's line dies of that."""
         self.bridge.line.send(KillWorker(self.setup.number))
 
@@ -221,7 +221,9 @@ class RayWorkerPool:
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             bridge.kill()
-        self._clean_up_after_ray()
+        directory, self._ray_directory = self._ray_directory, None
+        if directory is not None:
+            directory.cleanup()
 
     def close(self) -> None:
         """Leave the cluster as it was. Safe to call twice."""
@@ -272,7 +274,11 @@ class RayWorkerPool:
         try:
             answer = bridge.ask(message, limit_s, *ends)
             if answer is None:
-                raise _no_answer(bridge, self._spec, limit_s)
+                raise GeneratorError(
+                    f"the Ray cluster does not answer within {limit_s:g} s{bridge.last_lines()}",
+                    where=f"{WHERE} ({self._spec})",
+                    remedy="see `ray status` on its head; from outside of the cluster use ray://HOST:10001",
+                )
         except BaseException:  # Ctrl-C too: what comes later would be taken for the answer to something else
             self.kill()
             raise
@@ -282,11 +288,6 @@ class RayWorkerPool:
         member = self._members.pop(number, None)
         if member is not None:
             member.kill()
-
-    def _clean_up_after_ray(self) -> None:
-        directory, self._ray_directory = self._ray_directory, None
-        if directory is not None:
-            directory.cleanup()
 
 
 def _refuse_silence(host: str, port: int, spec: RaySpec) -> None:
@@ -300,14 +301,6 @@ def _refuse_silence(host: str, port: int, spec: RaySpec) -> None:
             remedy="give the head's address: HOST:6379 on a node of the cluster, ray://HOST:10001 elsewhere; "
             "see that the cluster is up (`ray status` on the head) and that no firewall is in between",
         ) from error
-
-
-def _no_answer(bridge: BridgeProcess, spec: RaySpec, limit_s: float) -> GeneratorError:
-    return GeneratorError(
-        f"the Ray cluster does not answer within {limit_s:g} s{bridge.last_lines()}",
-        where=f"{WHERE} ({spec})",
-        remedy="see `ray status` on its head; from outside of the cluster use ray://HOST:10001",
-    )
 
 
 class RayLoadGenerator(DistributedLoadGenerator):

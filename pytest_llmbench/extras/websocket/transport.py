@@ -92,7 +92,7 @@ class WebSocket:
     def take(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
         read = self._reader.feed(data)
         if not self._upgraded:
-            self._hear_of_upgrade()  # messages of greeting that come with it are passed over
+            self._check_upgrade()  # messages of greeting that come with it are passed over
         exchange = self._exchange
         if exchange is not None and read.of_messages:
             self._note(exchange, read, at_ns, since_ns)
@@ -115,7 +115,7 @@ class WebSocket:
     def ended(self, error: Exception | None) -> None:
         self._reader.end()
         if not self._upgraded:
-            self._hear_of_upgrade()
+            self._check_upgrade()
         exchange = self._exchange
         if exchange is None:
             return
@@ -136,13 +136,19 @@ class WebSocket:
 
     # What it leads to.
 
-    def _hear_of_upgrade(self) -> None:
+    def _check_upgrade(self) -> None:
         refusal = self._reader.refusal
         if self._reader.is_open:
             self._upgraded = True
             self.connection.ready()
         elif refusal is not None:
-            self.connection.refuse(_refused(refusal))
+            error = RefusedError(refusal.reason)
+            if refusal.status is not None and refusal.status >= 300:
+                error.end, error.status, error.body = End.UNREACHABLE, refusal.status, refusal.body
+                error.headers = [
+                    (name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers
+                ]
+            self.connection.refuse(error)
             self.connection.shut()
 
     def _note(self, exchange: Exchange, read: Received, at_ns: int, since_ns: int | None) -> None:
@@ -152,11 +158,11 @@ class WebSocket:
         if exchange.status is None:
             exchange.status, exchange.headers = _OK, _HEADERS
         last = next((n for n, message in enumerate(messages) if self._spoken.is_last(message)), None)
-        heard = messages if last is None else messages[: last + 1]
-        exchange.bodies.append(b"".join(map(as_event, heard)))
-        self._messages += len(heard)
+        own = messages if last is None else messages[: last + 1]
+        exchange.bodies.append(b"".join(map(as_event, own)))
+        self._messages += len(own)
         if last is not None:
-            self._complete_with(exchange, messages[last], at_ns, surplus=len(messages) > len(heard))
+            self._complete_with(exchange, messages[last], at_ns, surplus=len(messages) > len(own))
 
     def _complete_with(self, exchange: Exchange, last: bytes, at_ns: int, *, surplus: bool) -> None:
         """Finish the exchange with a complete reply; a refusal consists of its status and its message
@@ -202,15 +208,6 @@ class WebSocket:
     def _write(self, data: bytes) -> None:
         self._has_written = self._has_written or bool(data)
         self.connection.write(data)
-
-
-def _refused(refusal: Refusal) -> RefusedError:
-    """The error for an answer to the handshake that does not accept it."""
-    error = RefusedError(refusal.reason)
-    if refusal.status is not None and refusal.status >= 300:
-        error.end, error.status, error.body = End.UNREACHABLE, refusal.status, refusal.body
-        error.headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
-    return error
 
 
 def carry(
@@ -321,39 +318,39 @@ class _Talk:
     def ask(self, spoken: MessageDialect, message: bytes) -> MessageReply:
         """The reply to one message."""
         self._send(text_frame(message))
-        heard, ended = self._heard(spoken)
+        messages, ended = self._messages_read(spoken)
         self._send(self.reader.closing())
-        status = spoken.refusal_status(heard[0]) if len(heard) == 1 else None
+        status = spoken.refusal_status(messages[0]) if len(messages) == 1 else None
         if status is not None:
-            return MessageReply(status, _PLAIN, heard[0])
-        return MessageReply(body=b"".join(map(as_event, heard)), ended=ended)
+            return MessageReply(status, _PLAIN, messages[0])
+        return MessageReply(body=b"".join(map(as_event, messages)), ended=ended)
 
-    def _heard(self, spoken: MessageDialect) -> tuple[list[bytes], bool]:
+    def _messages_read(self, spoken: MessageDialect) -> tuple[list[bytes], bool]:
         """The messages up to the last one, or to the end of the connection; with False, up to a limit."""
-        heard: list[bytes] = []
+        messages: list[bytes] = []
         while True:
             for message in self.messages:
-                heard.append(message)
+                messages.append(message)
                 if spoken.is_last(message):
-                    return heard, True
+                    return messages, True
             self.messages.clear()
             if self.reader.problem:
                 self._fail(self.reader.problem)
-            if self.reader.is_over and not heard:
+            if self.reader.is_over and not messages:
                 what = f"it closed the WebSocket with code {self.reader.closed}"
                 raise SUTError(what, where=self.url, remedy="look into the server's log")
-            if self.reader.is_over or sum(map(len, heard)) > _MOST_BYTES:
-                return heard, self.reader.is_over
+            if self.reader.is_over or sum(map(len, messages)) > _MOST_BYTES:
+                return messages, self.reader.is_over
             try:
                 more = self._read()
             except httpx.ReadTimeout:
-                if not heard:
+                if not messages:
                     raise
-                return heard, False
-            if not more and not heard:
+                return messages, False
+            if not more and not messages:
                 raise CutOffError.behind("a WebSocket, and before any message", "the reply was not complete")
             if not more:
-                return heard, True
+                return messages, True
 
     def _read(self) -> bool:
         """Read once. False at the end of the connection."""

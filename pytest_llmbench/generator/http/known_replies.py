@@ -133,7 +133,11 @@ class _Shape:
         texts = plain_texts(without, whole)
         if texts is None:
             return None
-        visible = 0 if is_visible(texts[0]) else _first_visible(texts)
+        visible = (
+            0
+            if is_visible(texts[0])
+            else next((number for number, text in enumerate(texts) if is_visible(text)), None)
+        )
         if visible is not None and may_open(texts[visible]):
             return None  # what it begins with may be reasoning
         if may_repeat(texts):
@@ -165,10 +169,6 @@ def _total(heads: dict[int, bytes], lengths: Sequence[int]) -> int:
     if len(widths) == 1:  # as it is where all sizes have as many digits
         return widths.pop() * len(lengths)
     return sum(len(heads[length]) for length in lengths)
-
-
-def _first_visible(texts: Sequence[str | bytes]) -> int | None:
-    return next((number for number, text in enumerate(texts) if is_visible(text)), None)
 
 
 class KnownReplies:
@@ -263,7 +263,10 @@ def _is_harmless(identity: bytes, head: bytes) -> bool:
 def _shape_of(raw: bytes, chunks: Sequence[_Chunk], status: int, lesson: Lesson) -> _Shape | None:
     first = b"".join([chunk.data for chunk in chunks])[: lesson.start].count(_BREAK)
     texts = chunks[first : first + lesson.count]
-    style = next((style for style in (b"%x", b"%X") if all(_is_sized(chunk, style) for chunk in texts)), None)
+    style = next(
+        (style for style in (b"%x", b"%X") if all(chunk.size == style % len(chunk.data) for chunk in texts)),
+        None,
+    )
     if style is None or len(texts) != lesson.count:
         return None
     identity = lesson.identity
@@ -285,10 +288,6 @@ def _shape_of(raw: bytes, chunks: Sequence[_Chunk], status: int, lesson: Lesson)
         first_line_end=earliest.at + len(earliest.size) + len(_NEW_LINE) + earliest.data.find(b"\n"),
         sizes=_Sizes(style, len(head), len(lesson.shape.tail)),
     )
-
-
-def _is_sized(chunk: _Chunk, style: bytes) -> bool:
-    return chunk.size == style % len(chunk.data)
 
 
 def _alike(one: _Shape, other: _Shape) -> bool:

@@ -124,7 +124,10 @@ class Sockets:
         if self._count >= limits.wake_ups:
             took_ns = self._lapse()
             if self._timer is not None and took_ns < limits.busy_ns and self._suits_turns(took_ns):
-                self._take_turns(self._timer)
+                self.in_turns, self.late_ns = True, LATE_NS + _TURN_NS
+                self._loop.remove_reader(self._epoll.fileno())
+                self._timer.ring_every(_TURN_NS)
+                self._loop.add_reader(self._timer.descriptor, self._turn, self._timer)
             self._begin_anew()
 
     def _turn(self, timer: TimerFd) -> None:
@@ -148,12 +151,6 @@ class Sockets:
         self._count = self._reads = self.writes = 0
         self._read.clear()
         self._since_ns = time.monotonic_ns()
-
-    def _take_turns(self, timer: TimerFd) -> None:
-        self.in_turns, self.late_ns = True, LATE_NS + _TURN_NS
-        self._loop.remove_reader(self._epoll.fileno())
-        timer.ring_every(_TURN_NS)
-        self._loop.add_reader(timer.descriptor, self._turn, timer)
 
     def _be_woken(self) -> None:
         self.in_turns, self.late_ns = False, LATE_NS

@@ -106,7 +106,7 @@ class WorkerShare:
                 self._asked_s = now_s
                 self.member.line.send(Ping())
         elif now_s - self._asked_s > self._patience.give_up_s:
-            self.member.put_down()
+            self.member.kill_unresponsive()
 
 
 class Coordinator:
@@ -188,7 +188,7 @@ class Coordinator:
         give_up_s = time.monotonic() + self._patience.give_up_s
         while self.cause is None and not part.member.line.takes(_TICK_S):
             if time.monotonic() > give_up_s:
-                part.member.put_down()  # its line dies of that
+                part.member.kill_unresponsive()  # its line dies of that
         return self.cause is None
 
     def _set_to_work(self, plans: Sequence[LoadPlan]) -> None:

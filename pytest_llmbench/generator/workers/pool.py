@@ -54,7 +54,7 @@ class WorkerProcess:
         how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
         return how + _tail(self.setup.log)
 
-    def put_down(self) -> None:
+    def kill_unresponsive(self) -> None:
         """Kill a worker that does not answer. Its line dies of that."""
         self.process.kill()
 

@@ -72,6 +72,7 @@ class Worker:
         self._stop_reason: str | None = None
         self._executing: threading.Thread | None = None
         self._clock = MonotonicClock()
+        of_a_file = isinstance(setup.count_text, TokenizerFile)
         self._generator = LoadGenerator(
             setup.address.target(),
             dialect_at(setup.address.url, setup.dialect),
@@ -81,7 +82,7 @@ class Worker:
             clock=self._clock,
             on_progress=self._tell,
             count_text=self._count if setup.count_text else None,
-            counted_by=_counted_by(setup),
+            counted_by=TokenSource.TOKENIZER_FILE if of_a_file else TokenSource.REFERENCE_TOKENIZER,
             session_deadline_ns=setup.session_deadline_ns,
             declared=setup.declared,
             session_header=setup.session_header,
@@ -98,7 +99,11 @@ class Worker:
             if isinstance(message, Ping):
                 self._line.send(Pong())
             elif isinstance(message, Requests):
-                self._store(message)
+                if message.at == 0:
+                    self._discard()
+                if self._supply is None:
+                    self._supply = Supply(self._setup.directory)
+                self._supply.add(message.frames, message.instants)
             elif isinstance(message, Work):
                 self._stop_reason = self._go = None
                 self._begin(message.plan)
@@ -112,13 +117,6 @@ class Worker:
         self._generator.close()
         self._discard()
         return message if isinstance(message, Setup) else None
-
-    def _store(self, message: Requests) -> None:
-        if message.at == 0:
-            self._discard()
-        if self._supply is None:
-            self._supply = Supply(self._setup.directory)
-        self._supply.add(message.frames, message.instants)
 
     def _discard(self) -> None:
         """Discard the requests of a plan that was given up while it was being dealt."""
@@ -200,11 +198,6 @@ def _tokenizer(setup: Setup) -> HuggingFaceTokenizer | ReferenceTokenizer:
     """The one that counts; made at the first call, and kept."""
     file = setup.count_text
     return hugging_face_tokenizer(file) if isinstance(file, TokenizerFile) else reference_tokenizer()
-
-
-def _counted_by(setup: Setup) -> TokenSource:
-    of_a_file = isinstance(setup.count_text, TokenizerFile)
-    return TokenSource.TOKENIZER_FILE if of_a_file else TokenSource.REFERENCE_TOKENIZER
 
 
 def _done(seen: Observation) -> Done:

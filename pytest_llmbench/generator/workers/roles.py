@@ -20,7 +20,7 @@ class Worker(Protocol):
     def ending(self) -> str:
         """How it ended, in words. To be asked once the line is dead."""
 
-    def put_down(self) -> None:
+    def kill_unresponsive(self) -> None:
         """Ask for a worker that does not answer to be killed. Its line dies of that."""
 
     def kill(self) -> None:

@@ -318,7 +318,11 @@ def against_baseline(
     if wrong:
         void = Finding.of("baseline_valid", voids=bool(limits), causes=tuple(dict.fromkeys(wrong)))
         return _noted(candidate.result, notes, [*findings, void])
-    result = _noted(candidate.result, notes, [*_answers_alike(candidate, baseline), *findings])
+    theirs, ours = (measured_records(runs) for runs in (baseline, candidate))
+    found = [output_lengths(_lengths(theirs), _lengths(ours))]
+    if candidate.result.test != "prefix_cache":
+        found.append(cache_apart(cached_share(baseline), cached_share(candidate)))
+    result = _noted(candidate.result, notes, [*filter(None, found), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
     how = made_by(baseline.result), made_by(candidate.result)
     unlike = partial(made_otherwise, baseline=how[0], candidate=how[1])
@@ -350,14 +354,6 @@ def ab_note(runs: int, baseline: Arm, described: str) -> Note:
 
 def _noted(result: TestResult, notes: Sequence[Note], findings: Sequence[Finding]) -> TestResult:
     return replace(result, notes=(*notes, *result.notes), findings=(*result.findings, *findings))
-
-
-def _answers_alike(candidate: ArmRuns, baseline: ArmRuns) -> list[Finding]:
-    theirs, ours = (measured_records(runs) for runs in (baseline, candidate))
-    found = [output_lengths(_lengths(theirs), _lengths(ours))]
-    if candidate.result.test != "prefix_cache":
-        found.append(cache_apart(cached_share(baseline), cached_share(candidate)))
-    return [finding for finding in found if finding is not None]
 
 
 def _lengths(records: Records) -> FloatArray:

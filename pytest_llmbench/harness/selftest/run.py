@@ -283,8 +283,12 @@ def run_selftest(
         bench.paced("warm-up", OpenLoop(100.0), 20, 4)
         gentle, check = _gentle(bench, extent, told)
         beside = told(_beside_sampler(bench, extent)) if sampled else None
+        in_flight_s = (_TTFT_US + extent.rate_tokens * _ITL_US) / 1e6
+        limit = min(extent.rate_limit, _descriptors() / (2 * in_flight_s))
         rates = highest(
-            lambda rate: told(_at_rate(bench, extent, rate)), extent.rate_from, _rate_bounds(extent, gentle)
+            lambda rate: told(_at_rate(bench, extent, rate)),
+            extent.rate_from,
+            Bounds(extent.gentle_rate if gentle.holds else None, limit, extent.bisections, extent.search_s),
         )
         streams = _streams(bench, extent, told)
         flood_of = Script(0, 0, extent.flood_tokens)
@@ -357,12 +361,6 @@ class Bounds:
     """The highest level to try: by the file descriptors, or by what is worth knowing."""
     bisections: int
     seconds: float
-
-
-def _rate_bounds(extent: Extent, gentle: LevelFigures) -> Bounds:
-    in_flight_s = (_TTFT_US + extent.rate_tokens * _ITL_US) / 1e6
-    limit = min(extent.rate_limit, _descriptors() / (2 * in_flight_s))
-    return Bounds(extent.gentle_rate if gentle.holds else None, limit, extent.bisections, extent.search_s)
 
 
 def _descriptors() -> int:

@@ -121,12 +121,15 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     whereabouts = _whereabouts(target, holds_key=bool(sut_access.credentials.headers))
     executor: Stoppable = with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series)
     executor = _with_round_trips(executor, target, seen.base_url, sut_access, whereabouts)
+    launched = launched_at(seen.base_url)
+    pid = launched.pid if launched is not None else sut_access.pid
+    here = pid is not None or whereabouts.value(ClockFact.TOPOLOGY) == "single_machine"
     return Opened(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
         facts=seen.facts | told | whereabouts,
-        executor=_sampled(executor, sut_access, seen.base_url, whereabouts),
+        executor=sut_access.sampled(executor, here=here, pid=pid),
         changed=seen.changed,
         notes=(
             *api_notes(sut_access.api, seen.api),
@@ -135,14 +138,6 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
             *worker_notes(sut_access.ray or sut_access.workers),
         ),
     )
-
-
-def _sampled(executor: Stoppable, sut_access: SUTAccess, base_url: str, whereabouts: Facts) -> Stoppable:
-    """The executor, with the telemetry of the machine where it is asked for."""
-    launched = launched_at(base_url)
-    pid = launched.pid if launched is not None else sut_access.pid
-    here = pid is not None or whereabouts.value(ClockFact.TOPOLOGY) == "single_machine"
-    return sut_access.sampled(executor, here=here, pid=pid)
 
 
 def _with_round_trips(

@@ -79,6 +79,8 @@ def level_of(
     metrics, queue = level_metrics(window, seed=seed), queue_of(seen, window)
     overloads = overload(seen, window, queue)
     why = (*overloads, *long_tail(metrics["ttft.p99"], reference or Reference()))
+    per_slice = throughput.output_tokens_per_slice(window, _SLICES)
+    slices = () if per_slice is None else tuple((per_slice / (window.duration_s / _SLICES)).tolist())
     level = Level(
         label=label or seen.plan.label,
         load_model=load.model,
@@ -95,25 +97,15 @@ def level_of(
         in_flight_means=() if queue is None else queue.growth.means,
         queue_source="" if queue is None else queue.source,
         queue_growing=None if queue is None else queue.growth.growing,
-        throughput_slices=_slices(window, _SLICES),
+        throughput_slices=slices,
         steady=_steady(window, queue),
         saturated=bool(why),
         overloaded=bool(overloads),
         saturation_reasons=why,
-        errors=_errors(counts),
+        errors={name: count for name, count in counts.items() if count and name not in NO_FAILURES},
         shared_from=seen.shared_from,
     )
     return Seen(replace(level, **more), seen)  # type: ignore[arg-type]
-
-
-def _errors(counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count and name not in NO_FAILURES}
-
-
-def _slices(window: Window, count: int) -> tuple[float, ...]:
-    """Output tokens per second in equal slices of the window; empty where a request lacks its count."""
-    per_slice = throughput.output_tokens_per_slice(window, count)
-    return () if per_slice is None else tuple((per_slice / (window.duration_s / count)).tolist())
 
 
 def _steady(window: Window, queue: Queue | None) -> bool | None:

@@ -67,6 +67,9 @@ def manifest(
     wire = Facts()
     for run in seen:
         wire = wire | run.facts
+    share = chunking.noncontent_first_share(records)
+    # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
+    values = {TimingFact.NONCONTENT_SHARE: share, TimingFact.TIMESTAMP_FORMAT: "iso8601_ms"}
     return (
         wire
         | _workload(setting, plans)
@@ -77,7 +80,7 @@ def manifest(
         | (Facts() if wire.value(StreamingFact.PROTOCOL) == ONE_DOCUMENT else _streaming(records))
         | _tokenizer(setting.facts, records)
         | _guardrails(setting.facts, records)
-        | _timing(records)
+        | Facts.of(Origin.MEASURED, values)
     )
 
 
@@ -224,11 +227,4 @@ def _guardrails(disclosed: Facts, records: Sequence[Records]) -> Facts:
     off = [side for side, key in GuardrailFact.FILTERS.items() if disclosed.value(key) == "disabled"]
     if off:
         values[GuardrailFact.DISABLED_NOTE] = f"{' and '.join(off)} filter switched off for this measurement"
-    return Facts.of(Origin.MEASURED, values)
-
-
-def _timing(records: Sequence[Records]) -> Facts:
-    share = chunking.noncontent_first_share(records)
-    # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
-    values = {TimingFact.NONCONTENT_SHARE: share, TimingFact.TIMESTAMP_FORMAT: "iso8601_ms"}
     return Facts.of(Origin.MEASURED, values)

@@ -41,12 +41,10 @@ def turn_classes(
     """The classes of turns that get metrics: ``usual``, those with limits of their own, those that ``slo``
     names."""
     limited = sorted(map(TurnClass.parse, asked))
-    named = (each.metric.partition("[")[2].partition("]")[0] for each in slo if _is_by_turn(each))
+    named = (
+        each.metric.partition("[")[2].partition("]")[0] for each in slo if each.metric.startswith("turn_")
+    )
     return tuple(dict.fromkeys((*usual, *limited, *map(TurnClass.parse, named))))
-
-
-def _is_by_turn(objective: Objective) -> bool:
-    return objective.metric.startswith("turn_")
 
 
 def by_session(seen: Seen) -> Seen:

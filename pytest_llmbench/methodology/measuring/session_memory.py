@@ -76,7 +76,12 @@ class IdleSessions(PressedLevels):
         signs = signs_of(self.levels[key].observation)
         if signs.preemptions or signs.out_of_memory:
             return True
-        return _fell(self._hit_rate(self._first), self._hit_rate(key))
+        first = self._hit_rate(self._first)
+        now = self._hit_rate(key)
+        if first.point is None or now.point is None:
+            return None
+        apart = first.lower is None or now.upper is None or now.upper < first.lower
+        return apart and first.point - now.point >= LEAST_FALL
 
     def _hit_rate(self, slots: float) -> Estimate:
         return self.levels[slots].level.metrics[_HIT_RATE]
@@ -168,12 +173,3 @@ def _below(metrics: Mapping[str, Estimate], floors: Mapping[TurnClass, float]) -
         elif rate < floor:
             found.append(f"hit rate of turn {turns} {percentage(rate)} (at least {percentage(floor)})")
     return found
-
-
-def _fell(first: Estimate, now: Estimate) -> bool | None:
-    """Whether the hit rate is lower than in the first level, by more than chance as far as there are
-    intervals; None where it is not known."""
-    if first.point is None or now.point is None:
-        return None
-    apart = first.lower is None or now.upper is None or now.upper < first.lower
-    return apart and first.point - now.point >= LEAST_FALL

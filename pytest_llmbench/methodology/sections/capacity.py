@@ -153,7 +153,12 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         tables=(search_table(found.levels),),
         plots=capacity_plots(found, parameters.ttft_p99_ms),
         notes=_notes(parameters, found),
-        load=_load(parameters, setting, found),
+        load=_criteria_stated(parameters, found)
+        | {
+            LoadFact.CONCURRENCY_RANGE: [parameters.initial, parameters.maximum, 1],
+            LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+            LoadFact.OUTPUT_TOKENS: parameters.output_tokens,
+        },
         budgeted=(found.best,) if found.best is not None else found.levels[-1:],
     )
     return result_of(HEADING, parameters, setting, warmup, report)
@@ -227,14 +232,6 @@ def _notes(parameters: Parameters, found: Tried) -> tuple[Note, ...]:
         low, high = (float(length) for length in np.percentile(known, (5, 95)))
         notes.append(Note.of("realised_lengths", low=low, high=high, asked=parameters.output_tokens))
     return tuple(notes)
-
-
-def _load(parameters: Parameters, setting: Setting, found: Tried) -> Mapping[str, Any]:
-    return _criteria_stated(parameters, found) | {
-        LoadFact.CONCURRENCY_RANGE: [parameters.initial, parameters.maximum, 1],
-        LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
-        LoadFact.OUTPUT_TOKENS: parameters.output_tokens,
-    }
 
 
 def _criteria_stated(parameters: Parameters, found: Tried) -> dict[str, Any]:

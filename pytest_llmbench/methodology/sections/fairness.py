@@ -144,7 +144,9 @@ class Parameters(TestParameters):
         found = self._of_sessions() if of_sessions else self._of_requests()
         for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
             limits = getattr(self, name)
-            unknown = [key for key in limits if key not in self.class_names] if _by_class(limits) else []
+            unknown = (
+                [key for key in limits if key not in self.class_names] if isinstance(limits, Mapping) else []
+            )
             if unknown:
                 found.append(f"{name} limits {unknown}; the classes are {', '.join(self.class_names)}")
         return found
@@ -201,10 +203,6 @@ class Parameters(TestParameters):
             if (limit := limits.get(name) if isinstance(limits, Mapping) else limits) is not None
         ]
         return (*own, *self.slo)
-
-
-def _by_class(limits: object) -> bool:
-    return isinstance(limits, Mapping)
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:

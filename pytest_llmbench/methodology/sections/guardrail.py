@@ -41,7 +41,6 @@ from pytest_llmbench.methodology.procedure import (
 )
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.search.probing import (
-    OpenEnd,
     Range,
     carried,
     known_to_bracket,
@@ -607,13 +606,11 @@ class Maxima:
             )
             found.append(Note.of("tenfold_off_for_all", why=why))
         for name in self.searches:
-            if (bound := self._lower_bound(name)) is not None:
+            best = self.best(name)
+            bound = None if best is None else lower_bound(best, self.searches[name].levels, self.holds)
+            if bound is not None:
                 found.append(Note.of("maximum_is_bound", configuration=name, why=bound.words))
         return found
-
-    def _lower_bound(self, name: str) -> OpenEnd | None:
-        best = self.best(name)
-        return None if best is None else lower_bound(best, self.searches[name].levels, self.holds)
 
 
 def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> dict[str, Estimate]:

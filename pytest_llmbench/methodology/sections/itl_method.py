@@ -161,19 +161,18 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
     """The validity findings of the test, each for the level where it looks worst."""
     if not levels:
         return ()
-    found = [
-        _samples(method, levels), _excluded(levels), _fewest_asked_for(levels), _server_clock(method, levels)
-    ]  # fmt: skip
-    if method.option != "C":
-        found.append(_coalesced(levels))
-    return tuple(finding for finding in found if finding is not None)
-
-
-def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding:
     empty = [label for label, _, samples in levels if samples.eligible and not samples.gaps]
     causes = {"C": "itl_samples.no_instants", "B": "itl_samples.no_counts"}
     case = causes.get(method.option, "itl_samples.one_chunk") if empty else "itl_samples"
-    return Finding.of(case, not empty, levels=tuple(empty), option=method.option)
+    found = [
+        Finding.of(case, not empty, levels=tuple(empty), option=method.option),
+        _excluded(levels),
+        _fewest_asked_for(levels),
+        _server_clock(method, levels),
+    ]
+    if method.option != "C":
+        found.append(_coalesced(levels))
+    return tuple(finding for finding in found if finding is not None)
 
 
 def _server_clock(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:

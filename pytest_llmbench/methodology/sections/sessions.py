@@ -388,12 +388,6 @@ def _usual_count(parameters: Parameters) -> int:
     return parameters.total_sessions or usual
 
 
-def _probe_count(parameters: Parameters, setting: Setting) -> int:
-    """Number of probes in one run."""
-    asked = min(parameters.probes, session_count(parameters, setting))
-    return min(asked, QUICK_PROBES) if setting.scale == "quick" else asked
-
-
 def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) -> LoadPlan:
     """The plan of a run. Each run, and each attempt, has sessions of its own, so no prompt is sent twice."""
     workload = setting.workload
@@ -454,7 +448,9 @@ def _probed(
 ) -> Procedure[Alone]:
     """``alone``, with the probes of those loads that have none yet: a load that was measured again has other
     sessions."""
-    probes, found = _probe_count(parameters, setting), dict(alone)
+    asked = min(parameters.probes, session_count(parameters, setting))
+    probes = min(asked, QUICK_PROBES) if setting.scale == "quick" else asked
+    found = dict(alone)
     for load in loads:
         if probes and load.seed not in found:
             found[load.seed] = yield from probed(setting, load, probes, session_count(parameters, setting))

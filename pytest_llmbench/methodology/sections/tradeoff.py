@@ -341,6 +341,8 @@ def levels_table(levels: Sequence[Seen]) -> Table:
 def _row(seen: Seen) -> tuple[Cell, ...]:
     metrics, level = seen.level.metrics, seen.level
     throughput = Figure(_X, metrics[_X])
+    growing = seen.level.queue_growing
+    text = NOT_MEASURED if growing is None else "growing" if growing else "stable"
     return (
         level.label,
         Amount(value_of(seen), "req/s"),
@@ -348,15 +350,9 @@ def _row(seen: Seen) -> tuple[Cell, ...]:
         replace(throughput, part="interval"),
         *cells(metrics, (f"{family}.{key}" for _, family in _FAMILIES for _, key in _PERCENTILES)),
         Amount(level.completion_ratio, "ratio"),
-        _queue(seen),
+        f"{text}, saturated" if seen.level.saturated else text,
         metrics["ttft.p99"].n,
     )
-
-
-def _queue(seen: Seen) -> str:
-    growing = seen.level.queue_growing
-    text = NOT_MEASURED if growing is None else "growing" if growing else "stable"
-    return f"{text}, saturated" if seen.level.saturated else text
 
 
 def points_table(curve: Curve, capacity: SaturationRate) -> Table:

@@ -400,18 +400,15 @@ class Engine:
             victim.critical_evictions += events[-1].critical
             held_blocks = self._take_out(victim)
             self._moved_blocks += held_blocks if swap else 0
-            self._requeue(victim, lost, swap)
+            victim.preemptions += 1
+            victim.lost_tokens += lost
+            victim.swapped = swap
+            victim.prefilled_tokens = 0
+            self._waiting.push(victim)
         self.totals.preemptions += len(events)
         self.totals.lost_tokens += sum(event.lost_tokens for event in events)
         self.totals.critical_evictions += sum(event.critical for event in events)
         return tuple(events)
-
-    def _requeue(self, victim: EngineSequence, lost_tokens: int, swapped: bool) -> None:
-        victim.preemptions += 1
-        victim.lost_tokens += lost_tokens
-        victim.swapped = swapped
-        victim.prefilled_tokens = 0
-        self._waiting.push(victim)
 
     def _fail_some(self, index: int) -> tuple[EngineSequence, ...]:
         """Fail sequences that need a block, the last to join first, until the rest have enough; returns the

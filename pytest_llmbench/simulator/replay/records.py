@@ -275,6 +275,7 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
     chunks = chunks_of(flights, steps, recording.stream)
     submitted_ns, index = _column(flights, "submitted_ns"), _column(flights, "planned.index")
+    unknown = [turn is not None and bool(turn.reads) for turn in _values(flights, "planned.turn")]
     columns: dict[str, Any] = {
         "index": index,
         "request_id": [f"{recording.name}-{number}" for number in index.tolist()],
@@ -294,7 +295,7 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
             None if flight.planned.expected is None else flight.answer_check or UNANSWERED
             for flight in flights
         ],
-        "shared_prefix_tokens": _shared_tokens(flights),
+        "shared_prefix_tokens": np.where(unknown, MISSING, _column(flights, "planned.shared_prefix_tokens")),
         "prefix_id": _optional(_values(flights, "planned.prefix_id")),
     }
     columns |= _of_ends(flights)
@@ -429,16 +430,16 @@ def _of_reply(
     # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
     return {
         "first_byte_ns": np.where(status != MISSING, headers_ns, MISSING),
-        "input_tokens": np.where(status == 200, _prompt_tokens(flights), MISSING),
+        "input_tokens": np.where(
+            status == 200,
+            np.asarray(_column(flights, "planned.input_tokens") + _column(flights, "media_tokens")),
+            MISSING,
+        ),
         "output_tokens": np.where(some | ok, chunks.output_tokens, MISSING),
         "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
         "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
         "token_source": _sources(ok, some),
     }
-
-
-def _prompt_tokens(flights: Sequence[InFlight]) -> IntColumn:
-    return np.asarray(_column(flights, "planned.input_tokens") + _column(flights, "media_tokens"))
 
 
 def _of_documents(flights: Sequence[InFlight], recording: RecordOptions) -> dict[str, Any]:
@@ -507,13 +508,6 @@ def _optional(values: list[int | None]) -> IntColumn:
 
 def _column(flights: Sequence[InFlight], name: str) -> IntColumn:
     return np.fromiter(map(attrgetter(name), flights), dtype=np.int64, count=len(flights))
-
-
-def _shared_tokens(flights: Sequence[InFlight]) -> IntColumn:
-    """Number of planned prompt tokens that are shared with other prompts; unknown for a prompt with live
-    answers."""
-    unknown = [turn is not None and bool(turn.reads) for turn in _values(flights, "planned.turn")]
-    return np.where(unknown, MISSING, _column(flights, "planned.shared_prefix_tokens"))
 
 
 def _headers_ns(flight: InFlight, to_client_ns: int) -> int:

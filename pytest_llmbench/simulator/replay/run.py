@@ -195,7 +195,7 @@ class ReplayRun:
         faulty = bool(self._faults.options.fault)  # a fault may happen at any token
         while True:
             if self._ended >= self._batch:
-                self._hand_over_ended()
+                self._hand_over([flight for flight in self._flights if flight.ended])
             arrives_ns = arrivals.next_ns()
             if not (self.alone and first.in_flight):
                 due_ns = self._next_ns(arrives_ns)
@@ -274,9 +274,6 @@ class ReplayRun:
             if replica.step is None and not replica.engine.idle:
                 replica.step = replica.engine.step()
                 replica.ends_ns = self._begin(replica, replica.step)
-
-    def _hand_over_ended(self) -> None:
-        self._hand_over([flight for flight in self._flights if flight.ended])
 
     def _hand_over(self, flights: Sequence[InFlight]) -> None:
         """Hand over flights that have ended, and drop the data that only they needed."""

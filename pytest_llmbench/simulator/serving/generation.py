@@ -232,16 +232,13 @@ class Generation:
         )
         return sequence, truth, answer, conduct
 
-    def _reason_first(self, texts: TokenTexts, sequence: EngineSequence) -> int:
-        leading = sequence.think_tokens or min(self._options.lead_reasoning_tokens, sequence.output_tokens)
-        texts.reason_first(leading)
-        return sequence.output_tokens - leading
-
     def _say(
         self, texts: TokenTexts, truth: GroundTruth, sequence: EngineSequence, answer: Answer | None
     ) -> None:
         """Settle the text of the tokens, now that their number is known."""
-        visible = self._reason_first(texts, sequence)
+        leading = sequence.think_tokens or min(self._options.lead_reasoning_tokens, sequence.output_tokens)
+        texts.reason_first(leading)
+        visible = sequence.output_tokens - leading
         if answer is not None:
             said = answer.reply(visible, limited=sequence.finish_reason == "length")
             texts.answer_with(said)

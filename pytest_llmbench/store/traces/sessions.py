@@ -190,17 +190,15 @@ def _by_name(group: Sequence[TraceRequest], mistakes: list[str]) -> list[_Caused
         request = group[number]
         place[number] = len(found)
         waits = [place[known[parent]] for parent in request.wait_for]
-        pause_ms = (request.pause_ms or 0.0) if waits else (request.offset_ms or 0.0) - _begun(group)
+        pause_ms = (
+            (request.pause_ms or 0.0) if waits else (request.offset_ms or 0.0) - (group[0].offset_ms or 0.0)
+        )
         found.append(_Caused(request, waits, pause_ms))
         for child in children.get(number, ()):
             left[child] -= 1
             if not left[child]:
                 heapq.heappush(ready, child)
     return found
-
-
-def _begun(group: Sequence[TraceRequest]) -> float:
-    return group[0].offset_ms or 0.0
 
 
 def _by_ends(group: Sequence[TraceRequest]) -> list[_Caused]:

@@ -196,7 +196,7 @@ def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
     member: Any = SimpleNamespace(
         setup=Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m", directory=tmp_path),
         line=SimpleNamespace(send=said.append),
-        put_down=lambda: killed.append(now_s[0]),
+        kill_unresponsive=lambda: killed.append(now_s[0]),
     )
     part = WorkerShare(member, 2)
     for now_s[0] in (104.0, 106.0, 150.0, 165.0):
