@@ -32,8 +32,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-from pytest_llmbench.store.records_reader import read_records
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

@@ -34,7 +34,7 @@ from table_clients import Closed, naive, native
 from table_servers import KnownServer, compiled
 
 from pytest_llmbench.store.record_line import encoded_line, row_reader, whole_line
-from pytest_llmbench.store.records_reader import records_lines
+from pytest_llmbench.store.records_file import records_lines
 
 SERVER_CPU, CLIENT_CPU = 0, 1
 ONE, TWO = (CLIENT_CPU,), (SERVER_CPU, CLIENT_CPU)

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from table_servers import KnownServer, compiled
 
-from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -21,8 +21,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.generator.http.http1 import ReplyParser
 from pytest_llmbench.generator.http.known_replies import KnownReplies
-from pytest_llmbench.generator.http.reply_parser import ReplyParser
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter

@@ -25,7 +25,7 @@ from small_tokenizer import byte_level, content_of
 
 from pytest_llmbench.compare.limits import Noise
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
+from pytest_llmbench.generator.http.http1 import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.comparison.calibrate import table
 from pytest_llmbench.harness.execution.loads import LOADS_SCHEMA, read_loads
 from pytest_llmbench.harness.recover import _report_of
@@ -39,8 +39,7 @@ from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
 from pytest_llmbench.probes.engine_metrics import read_page
-from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline
-from pytest_llmbench.store.calibrations import read_calibration
+from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, read_calibration
 from pytest_llmbench.store.datasets import code_texts, conversations, read_rows
 from pytest_llmbench.store.entries import entry_from_error
 from pytest_llmbench.store.files import read_report
@@ -57,7 +56,7 @@ from pytest_llmbench.store.journal import (
 from pytest_llmbench.store.objects import encoded, rebuilt
 from pytest_llmbench.store.perf_catalogue import INPUT, OUTPUT, SYSTEM, read_catalogue
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA
-from pytest_llmbench.store.records_reader import read_records
+from pytest_llmbench.store.records_file import read_records
 from pytest_llmbench.store.rows import Rows
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of

@@ -13,7 +13,7 @@ import pytest
 from pytest_apart import WITHOUT_OTHERS
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.store.records_reader import records_lines
+from pytest_llmbench.store.records_file import records_lines
 
 SMALL_WARMUP = """
 import pytest

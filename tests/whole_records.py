@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.store.record_line import encoded_line, row_reader, whole_line
-from pytest_llmbench.store.records_reader import records_lines
+from pytest_llmbench.store.records_file import records_lines
 
 
 def whole_records(path: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -68,3 +69,20 @@ def result_of(future: Future[T]) -> T:
         while not wait([future], timeout=_TICK_S).done:
             pass
     return future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A snapshot of a running plan. ``ok`` and ``failed`` count records made, so they trail the wire a
+    little."""
+
+    submitted: int
+    ok: int
+    failed: int
+    in_flight: int
+    planned: int
+    elapsed_s: float
+    """The seconds since the start of the schedule; 0 while connections are being opened."""
+    still_s: float | None = None
+    """Seconds since a part of a response under way last arrived; None where none is under way, or nobody
+    asks."""

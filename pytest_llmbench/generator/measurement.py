@@ -8,16 +8,21 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
-from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
-from pytest_llmbench.generator.host_watch import Heartbeat, HostCpu, SleepWatch
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport
 from pytest_llmbench.generator.limits import exhaustion_remedy
-from pytest_llmbench.generator.loop_thread import describe_loop
+from pytest_llmbench.generator.loop_thread import Progress, describe_loop
 from pytest_llmbench.generator.loops import BehindScheduleError
-from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.records.row_log import RowLog
-from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
+from pytest_llmbench.generator.records.spool import RowLog
+from pytest_llmbench.generator.reply_reader import DecodeQueue, Steps
+from pytest_llmbench.generator.selfcheck import (
+    Counters,
+    Heartbeat,
+    HostCpu,
+    SleepWatch,
+    context_switches,
+    switches_since,
+)
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord

@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from pytest_llmbench.arrivals import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.barrier import Barrier
-from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.dispatcher import Barrier, Dispatcher
 from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
@@ -29,12 +28,11 @@ from pytest_llmbench.generator.limits import (
     peak_connections,
     refuse_too_much,
 )
-from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop, result_of
+from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, Progress, fastest_loop, result_of
 from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
 from pytest_llmbench.generator.measurement import Gate, Hold, LoadLoop, Measurement
 from pytest_llmbench.generator.prepared import Prepare, PreparedJobs, PreparedRequest, kept_prompt
-from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.records.row_log import RowLog
+from pytest_llmbench.generator.records.spool import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check

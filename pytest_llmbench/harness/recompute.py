@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.comparison.arms import in_turns, whole_procedure
 from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
-from pytest_llmbench.harness.execution.loads import amount, read_loads
-from pytest_llmbench.harness.execution.stored_records import StoredRecords
+from pytest_llmbench.harness.execution.loads import StoredRecords, amount, read_loads
 from pytest_llmbench.harness.judging import Judge
 from pytest_llmbench.harness.report_files import RENDERED, text_of
 from pytest_llmbench.harness.settings import Settings

@@ -28,8 +28,7 @@ from pytest_llmbench.reports.document import ReportView
 from pytest_llmbench.reports.terminal import overview
 from pytest_llmbench.store.files import document_of
 from pytest_llmbench.store.journal import ASIDE_PREFIX, JOURNAL_NAME, ReadJournal, claimed, held_journal
-from pytest_llmbench.store.records_file import header_of
-from pytest_llmbench.store.records_reader import records_lines
+from pytest_llmbench.store.records_file import header_of, records_lines
 from pytest_llmbench.store.schema import IncompleteEntry, Report, TestEntry, UnfinishedTest, iso_utc
 
 GOOD, NOT_GOOD, NOT_RECOVERED = 0, 1, 2

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
 """Called with the load being sent, None before the first one, and its progress: a
-:class:`~pytest_llmbench.generator.progress.Progress`, or words."""
+:class:`~pytest_llmbench.generator.loop_thread.Progress`, or words."""
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 """Files written completely or not at all, and read back with their damage reported: texts, JSON objects,
-reports with their version."""
+reports with their version.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import json
 import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.input_files import parse_json, read_unpacked
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status, class_of
-from pytest_llmbench.redaction import outward_value
+from pytest_llmbench.redaction import outward, outward_value
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
 
 STORAGE = ".llmbench"
@@ -235,3 +237,29 @@ def _mistakes(error: ValidationError) -> str:
     listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
     rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
     return "the report does not match its schema: " + "; ".join(listed + rest)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of texts that a spreadsheet takes for a formula, which a server's text must not become."""
+
+Cell = str | float | int | bool | None
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Write a CSV file with a header and a line for each row, as they come; None is an empty cell.
+
+    Texts leave as :func:`~pytest_llmbench.redaction.outward` gives them, with an apostrophe before one that a
+    spreadsheet would take for a formula. StoreError where the file
+    cannot be written; the old one, if there is one, is left as it was.
+    """
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_harmless(cell) for cell in row] for row in rows)
+
+
+def _harmless(cell: Cell) -> Cell:
+    if not isinstance(cell, str):
+        return cell
+    text = outward(cell)
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -18,7 +18,7 @@ from planned_load import TextWorkload
 from scripted_server import REPLY, plain
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator import barrier
+from pytest_llmbench.generator import dispatcher
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import Limits, LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
@@ -99,7 +99,7 @@ async def _serve(seen: Arrivals, context: ssl.SSLContext | None, ready: threadin
 
 @pytest.fixture(autouse=True)
 def time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier, "SETTLE_S", 0.3)
+    monkeypatch.setattr(dispatcher, "SETTLE_S", 0.3)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from scripted_server import REPLY, ScriptedServer, reply
 
-from pytest_llmbench.generator import host_watch
-from pytest_llmbench.generator.host_watch import SleepWatch, asleep_ns
+from pytest_llmbench.generator import selfcheck
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.selfcheck import SleepWatch, asleep_ns
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.model.plan import LoadPlan
@@ -43,7 +43,7 @@ def test_a_load_in_which_the_machine_slept_is_void(
         looks += 1
         return 5 * S if looks < 4 else 5 * S + 12 * S + S // 2
 
-    monkeypatch.setattr(host_watch, "asleep_ns", slept)
+    monkeypatch.setattr(selfcheck, "asleep_ns", slept)
     server = serve(reply(REPLY))
     seen = generator_for(server).run(plan(requests=100_000))
     assert seen.interrupted is not None

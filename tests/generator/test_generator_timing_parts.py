@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher, overdue, sweep
-from pytest_llmbench.generator.host_watch import BEAT_NS, Heartbeat
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import JobLoop, Pacer
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
+from pytest_llmbench.generator.reply_reader import DecodeQueue, Steps
+from pytest_llmbench.generator.selfcheck import BEAT_NS, Heartbeat
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import Phase, RequestRecord

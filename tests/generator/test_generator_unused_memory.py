@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from pytest_llmbench.generator.unused_memory import give_back_unused_memory
+from pytest_llmbench.generator.limits import give_back_unused_memory
 
 MIB = 1 << 20
 
@@ -30,7 +30,7 @@ def test_what_was_freed_below_what_is_in_use_goes_back() -> None:
 def test_a_c_library_without_it_is_left_alone() -> None:
     program = (
         "import ctypes\n"
-        "from pytest_llmbench.generator.unused_memory import give_back_unused_memory\n"
+        "from pytest_llmbench.generator.limits import give_back_unused_memory\n"
         "ctypes.CDLL = lambda name: object()\n"
         "give_back_unused_memory()\n"
     )

@@ -23,7 +23,7 @@ from pytest_llmbench.model.record import (
     of_kind,
 )
 from pytest_llmbench.model.records import KINDS, NUMBERS, TEXTS, Records
-from pytest_llmbench.store.csv_file import write_csv
+from pytest_llmbench.store.files import write_csv
 
 MS = 1_000_000
 TEST = cast(LoadedTest, SimpleNamespace(nodeid="t.py::t", entry=SimpleNamespace(attempts=1)))

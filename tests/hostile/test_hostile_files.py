@@ -20,12 +20,11 @@ from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.http_client import client_context
 from pytest_llmbench.probes.access import read_credentials
 from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
-from pytest_llmbench.store.baselines import read_baseline
-from pytest_llmbench.store.calibrations import read_calibration
+from pytest_llmbench.store.baselines import read_baseline, read_calibration
 from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.journal import read_journal
 from pytest_llmbench.store.perf_catalogue import read_catalogue
-from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.records_file import read_runs
 
 DEEP = 100_000
 _MIB = 1 << 20

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import jsonschema
 import psutil
 
-from pytest_llmbench.store.records_reader import read_records
+from pytest_llmbench.store.records_file import read_records
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 UNSAID = (

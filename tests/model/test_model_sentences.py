@@ -69,7 +69,7 @@ def names_in(identifier: str) -> set[str]:
 
 MADE = list(made())
 _ROOT = Path(pytest_llmbench.__file__).parent
-BY_A_BASE = texts(ast.parse((_ROOT / "methodology/measuring/session_memory.py").read_text("utf-8")))
+BY_A_BASE = texts(ast.parse((_ROOT / "methodology/pressure.py").read_text("utf-8")))
 """Texts of a class whose base makes the finding of the id that it names."""
 OF_CHECKS = set(SENTENCES) & {
     f"{which}_{time}" for which in ("repeated", "published") for time in ("ttft", "tpot")

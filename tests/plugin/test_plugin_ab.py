@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from plugin_suite import Suite, stored_lines
 
-from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.records_file import read_runs
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

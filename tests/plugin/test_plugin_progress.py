@@ -16,7 +16,7 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 from pytest_apart import Session, read_again
 
-from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks
 from pytest_llmbench.plugin.progress import (
     Heartbeat,

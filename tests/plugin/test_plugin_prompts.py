@@ -12,7 +12,7 @@ from plugin_suite import SMALL_WARMUP, Suite
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.plugin.session import name_of_this_session
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.records_file import read_runs
 
 pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
 BODY = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.store.csv_file import Cell, write_csv
+from pytest_llmbench.store.files import Cell, write_csv
 
 
 def test_numbers_stay_numbers_and_texts_are_no_formulas(tmp_path: Path) -> None:

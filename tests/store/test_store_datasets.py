@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.store.code_functions import function_prompts
 from pytest_llmbench.store.datasets import (
     code_texts,
     conversations,
     exercises,
     file_sha256,
+    function_prompts,
     read_rows,
 )
 

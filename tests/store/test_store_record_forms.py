@@ -24,8 +24,7 @@ from pytest_llmbench.model.record import (
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.simulator.replay.records import rows_of
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA, row_reader
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-from pytest_llmbench.store.records_reader import read_records
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
 
 NAMES = tuple(column.name for column in fields(RequestRecord))
 RECORDS = tuple(column.name for column in fields(Records))

@@ -26,8 +26,7 @@ from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA, row_reader
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_runs
 from pytest_llmbench.store.schema import iso_utc
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)

@@ -24,8 +24,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.store.record_line import row_of
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
-from pytest_llmbench.store.records_reader import read_records, read_runs
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records, read_runs
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_llmbench.simulator.engine.question_answers import sum_in, wrong_answer
+from pytest_llmbench.simulator.engine.answers import sum_in, wrong_answer
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.lengths import check_specification
 from pytest_llmbench.workloads.sequence import sequence_sha256

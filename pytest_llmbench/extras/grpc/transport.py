@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pytest_llmbench.extras.grpc.messages import prefixed, status_of
 from pytest_llmbench.extras.http2.client import Stream, request_bytes
 from pytest_llmbench.extras.http2.transport import Http2Pool
-from pytest_llmbench.generator.http.opener import Opener
+from pytest_llmbench.generator.http.pool import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.http_client import GRPC_SCHEMES, call_headers

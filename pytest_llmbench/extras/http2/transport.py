@@ -16,7 +16,7 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.generator.http.connection import Connection, RefusedError, how_it_broke
-from pytest_llmbench.generator.http.opener import Opener
+from pytest_llmbench.generator.http.pool import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.http_client import REQUEST_ID, usual_headers

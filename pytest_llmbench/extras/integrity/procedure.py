@@ -22,9 +22,8 @@ from pytest_llmbench.extras.integrity.checks import (
     replies_of,
 )
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.patience import with_raised_deadlines

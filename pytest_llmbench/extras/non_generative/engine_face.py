@@ -21,11 +21,10 @@ from typing import Any
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, send_json, until_disconnect
 from pytest_llmbench.simulator.serving.driver import EngineDriver
-from pytest_llmbench.simulator.serving.event_stream import TokenTexts
+from pytest_llmbench.simulator.serving.event_stream import TokenTexts, error_object
 from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id, session_id
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.simulator.serving.reply_text import error_object
 from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE, Fields, content_of, require_model
 
 DIMENSIONS = 64

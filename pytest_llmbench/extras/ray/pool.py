@@ -33,10 +33,10 @@ from pytest_llmbench.extras.ray.cluster import (
     absent,
     ending_file,
 )
+from pytest_llmbench.generator.workers.coordinator import WorkerPool
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
-from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan

@@ -33,9 +33,8 @@ import numpy as np
 
 from pytest_llmbench.compare.regression import log_ratio
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.variants import missing_variants
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.protocols.event_reply import EventReply
+from pytest_llmbench.simulator.protocols.face import EventReply
 from pytest_llmbench.simulator.protocols.http_events import RESPONSES
-from pytest_llmbench.simulator.protocols.responses_events import ResponseEvents, error_event
-from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
+from pytest_llmbench.simulator.protocols.responses import ResponseEvents, error_event, parse_response_create
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts

@@ -24,8 +24,7 @@ from websockets.uri import parse_uri
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.generator.http.connection import Connection, RefusedError, how_it_broke
-from pytest_llmbench.generator.http.opener import Opener
-from pytest_llmbench.generator.http.pool import Keeper, Pool
+from pytest_llmbench.generator.http.pool import Keeper, Opener, Pool
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.http_client import user_agent

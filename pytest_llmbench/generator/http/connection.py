@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from pytest_llmbench.generator.http.links import Link
-from pytest_llmbench.generator.http.tls import TlsChannel
+from pytest_llmbench.generator.http.links import Link, TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.timing import Clock
 

@@ -1,16 +1,25 @@
-"""A transport with one exchange at a time on each connection, and no limit on connections: in open loop a
-request never waits for a free one."""
+"""Opens connections to one target and knows those that are open; and a transport with one exchange at a time
+on each connection, and no limit on connections: in open loop a request never waits for a free one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
+import ssl
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from pytest_llmbench.generator.http.connection import Connection, RefusedError
-from pytest_llmbench.generator.http.opener import Opener
-from pytest_llmbench.generator.http.transport import Exchange, Stamping
+from pytest_llmbench.generator.http.kernel_times import kernel_times
+from pytest_llmbench.generator.http.links import LoopLink, SocketLink, TlsChannel, Tunnel
+from pytest_llmbench.generator.http.sockets import Sockets
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
+from pytest_llmbench.timing import Clock
 
 _LOOKS_NS = 200_000
 """The longest time, in nanoseconds, spent on responses that seem to have ended before more is read."""
@@ -160,3 +169,185 @@ class _Opening:
 
     def abandon(self) -> None:
         self._task.cancel()
+
+
+_AT_ONCE = 64
+"""Connections opened side by side when prewarming: more would overrun short accept queues."""
+_CLOSE_S = 5.0
+_HANG_UPS = 3
+"""Number of connections closed by the server right behind their first reply, with no second reply on any,
+after which it is taken to close all. Requests on connections that it had not closed yet would be lost."""
+_NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class OnConnection(Protocol):
+    """What is spoken on a connection, with it."""
+
+    @property
+    def connection(self) -> Connection: ...
+
+
+S = TypeVar("S", bound=OnConnection)
+
+
+class Opener:
+    """Opens connections to one target. Those that are open it closes at the end."""
+
+    def __init__(self, target: Target, clock: Clock, *, kernel_stamps: bool = True) -> None:
+        """``kernel_stamps``: use them where there are any; else reads are stamped in user space."""
+        self.target = target
+        self.clock = clock
+        # The kernel stamps packets, and a Unix socket has none.
+        self._times = kernel_times(clock) if kernel_stamps and not target.unix_path else None
+        self._sockets: Sockets | None = None
+        self._addresses: list[str] = []
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_closed: asyncio.Event | None = None
+        self.opened = 0
+        self.too_early = 0
+        self._keeps = False
+        """Whether any connection has had a second reply."""
+        self._hang_ups = 0
+
+    @property
+    def stamping(self) -> Stamping:
+        times = self._times
+        if times is None:
+            return Stamping(too_early=self.too_early)
+        return Stamping(True, times.unstamped, times.distrusted, self.too_early, times.steps)
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one socket is being read at the moment."""
+        return self._sockets is not None and self._sockets.several
+
+    def closes_all(self, connection: Connection) -> bool:
+        """Whether the server closes connections right behind their first reply, now that ``connection`` has
+        had one more."""
+        self._keeps = self._keeps or connection.answered > 1
+        return self._hang_ups >= _HANG_UPS and not self._keeps
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that is given up when the opener closes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A mistake of ours, not the network's: those are OSErrors and have been dealt with.
+            task.get_loop().call_exception_handler({"message": "sending failed", "exception": error})
+
+    async def open_all(
+        self, missing: Callable[[], int], add_one: Callable[[], Awaitable[bool]], timeout_s: float
+    ) -> None:
+        """Open connections until none is ``missing``, one cannot be opened, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (wanted := missing()) > 0:
+                    found = await asyncio.gather(*(add_one() for _ in range(min(wanted, _AT_ONCE))))
+                    if not all(found):
+                        break  # the requests will meet the same error, and keep it
+        except TimeoutError:
+            pass
+        if self._times is not None and self._connections:
+            await self._times.switched_on()
+
+    async def open(self, speak: Callable[[Connection], S]) -> S:
+        """What ``speak`` has made for a new connection, ready for requests, TLS handshake included. Raises
+        OSError, and what the opening of the protocol raises."""
+        failure: OSError | None = None
+        for address in await self._resolved():
+            try:
+                spoken = await self._connect(address, speak)
+            except OSError as error:
+                failure = error
+                continue
+            self._addresses.sort(key=address.__ne__)  # what has worked comes first
+            self.opened += 1
+            return spoken
+        raise failure or OSError(errno.EHOSTUNREACH, f"{self.target.peer[0]} has no address")
+
+    async def _connect(self, address: str, speak: Callable[[Connection], S]) -> S:
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = loop.create_future()
+        context = self.target.ssl_context
+        tls = TlsChannel(context, self.target.host) if context is not None else None
+        connection = Connection(self, self.clock, tls, opened)
+        spoken = speak(connection)
+        asked = self.target.tunnel_request
+        linked = Tunnel(connection, asked) if asked else connection
+        port = self.target.peer[1]
+        if self._times is not None:
+            if self._sockets is None:
+                self._sockets = Sockets(loop, self._times)
+            await SocketLink.connect(linked, address, port, self._sockets)
+        else:
+            link = LoopLink(linked, self.clock.monotonic_ns)
+            if self.target.unix_path:
+                await loop.create_unix_connection(lambda: link, self.target.unix_path)
+            else:
+                await loop.create_connection(lambda: link, address, port)
+        try:
+            await opened
+        except BaseException:  # cancellation included: a connection that nobody will use must not stay open
+            linked.shut()
+            raise
+        if not connection.alive:
+            raise ConnectionResetError(errno.ECONNRESET, "closed by the server as soon as it was open")
+        return spoken
+
+    async def _resolved(self) -> list[str]:
+        """The addresses of the host, looked up once."""
+        if self.target.unix_path:
+            return [self.target.unix_path]
+        if not self._addresses:
+            found = await asyncio.get_running_loop().getaddrinfo(*self.target.peer, type=socket.SOCK_STREAM)
+            self._addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        return list(self._addresses)
+
+    def not_connected(self, error: OSError) -> tuple[End, str]:
+        """The end of a request whose connection could not be opened, and the words for it."""
+        # Where IPv6 is switched off, EADDRNOTAVAIL is also the answer for [::1]: then nothing ever connected.
+        out_of_ports = error.errno == errno.EADDRNOTAVAIL and self.opened > 0
+        end = End.EXHAUSTED if error.errno in _NOTHING_LEFT or out_of_ports else End.UNREACHABLE
+        return end, f"cannot connect to {self.target.place}: {_reason(error)}"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        self._all_closed = asyncio.Event()
+        for connection in self._connections:
+            connection.shut()
+        try:
+            if self._connections:
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._all_closed.wait()
+        finally:
+            if self._sockets is not None:
+                self._sockets.close()
+                self._sockets = None
+
+    # The side that connections see.
+
+    def adopt(self, connection: Connection) -> None:
+        self._connections.add(connection)
+
+    def drop(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._all_closed is not None and not self._connections:
+            self._all_closed.set()
+
+    def hung_up(self) -> None:
+        self._hang_ups += 1
+
+
+def _reason(error: OSError) -> str:
+    own_words = isinstance(error, ssl.SSLError | socket.gaierror | ConnectionResetError)
+    if error.errno is not None and not own_words:  # asyncio's text names the address, but not the reason
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__

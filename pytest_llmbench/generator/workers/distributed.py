@@ -22,15 +22,18 @@ import numpy as np
 
 from pytest_llmbench.columns import together
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
-from pytest_llmbench.generator.loop_thread import result_of
-from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.limits import (
+    Limits,
+    give_back_unused_memory,
+    own_limits,
+    peak_connections,
+    refuse_too_much,
+)
+from pytest_llmbench.generator.loop_thread import Progress, result_of
 from pytest_llmbench.generator.selfcheck import of_records
-from pytest_llmbench.generator.unused_memory import give_back_unused_memory
-from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience
+from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience, WorkerPool
 from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
 from pytest_llmbench.generator.workers.protocol import Address, Done, Requests, Setup
-from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck

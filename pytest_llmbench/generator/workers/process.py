@@ -18,14 +18,13 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.generator.host_watch import raise_priority
-from pytest_llmbench.generator.limits import raise_descriptors
+from pytest_llmbench.generator.limits import give_back_unused_memory, raise_descriptors
+from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.generator.loops import Pacer
-from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.unused_memory import give_back_unused_memory
+from pytest_llmbench.generator.selfcheck import raise_priority
 from pytest_llmbench.generator.workers.placement import stay_on
 from pytest_llmbench.generator.workers.protocol import (
     Done,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.installed import installed_version
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck

@@ -22,8 +22,7 @@ from pytest_llmbench.harness.analysis.loaded_report import (
 from pytest_llmbench.harness.history.sessions import refused
 from pytest_llmbench.model.records import BLOCK, MISSING
 from pytest_llmbench.redaction import outward_value
-from pytest_llmbench.store.csv_file import Cell, write_csv
-from pytest_llmbench.store.files import whole_file
+from pytest_llmbench.store.files import Cell, whole_file, write_csv
 
 CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
 CHUNKS = ("chunk_ns", "chunk_tokens")

@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import StoreError, SuiteError, shown
-from pytest_llmbench.harness.execution.stored_records import StoredRecords
+from pytest_llmbench.harness.execution.loads import StoredRecords
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, per_request
 from pytest_llmbench.model import records
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import IN_RAGGED, KINDS, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.store.files import REPORT_NAME, read_report
-from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.records_file import read_runs
 from pytest_llmbench.store.schema import LevelEntry, ObjectiveEntry, Report, TestEntry
 
 if TYPE_CHECKING:

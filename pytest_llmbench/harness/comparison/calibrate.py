@@ -40,12 +40,13 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import NOT_KNOWN, Amount, Cell, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.store.baselines import read_baseline, recent_baselines
-from pytest_llmbench.store.calibrations import (
+from pytest_llmbench.store.baselines import (
     Calibration,
     NoiseEntry,
     calibration_path,
+    read_baseline,
     read_calibration,
+    recent_baselines,
     write_calibration,
 )
 from pytest_llmbench.store.files import machine_folders, machine_id

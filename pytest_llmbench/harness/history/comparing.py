@@ -44,7 +44,7 @@ from pytest_llmbench.store.baselines import (
     read_baseline,
     read_earlier,
 )
-from pytest_llmbench.store.csv_file import Cell, write_csv
+from pytest_llmbench.store.files import Cell, write_csv
 from pytest_llmbench.store.objects import plain_object
 
 GROUPS = ("test", "metric", "session", "none")

@@ -19,9 +19,8 @@ from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.terminal import text_table
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, saved_baselines
-from pytest_llmbench.store.csv_file import write_csv
 from pytest_llmbench.store.elsewhere import mirror_of
-from pytest_llmbench.store.files import STORAGE
+from pytest_llmbench.store.files import STORAGE, write_csv
 
 _COMMIT_DIGITS = 12
 

@@ -44,8 +44,7 @@ from pytest_llmbench.reports.terminal import text_table
 from pytest_llmbench.reports.vocabulary import metric_label
 from pytest_llmbench.stats.change_points import MOST_VALUES, SIGNIFICANCE, change_points, fewest_values
 from pytest_llmbench.store.baselines import Standing
-from pytest_llmbench.store.csv_file import Cell, write_csv
-from pytest_llmbench.store.files import write_text
+from pytest_llmbench.store.files import Cell, write_csv, write_text
 from pytest_llmbench.store.objects import plain_object
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[Any], None]
 """Called with the progress of a load, or of the start of a server: a
-:class:`~pytest_llmbench.generator.progress.Progress`, or words."""
+:class:`~pytest_llmbench.generator.loop_thread.Progress`, or words."""
 
 
 def nothing() -> None:

@@ -15,13 +15,14 @@ from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.messages import Modality, Piece
 from pytest_llmbench.model.request import Answers, Workload
-from pytest_llmbench.store.code_functions import HOW, function_prompts
 from pytest_llmbench.store.datasets import (
+    HOW,
     MAX_ANSWER_TOKENS,
     code_texts,
     conversations,
     exercises,
     file_sha256,
+    function_prompts,
     read_rows,
     scored_prompts,
 )

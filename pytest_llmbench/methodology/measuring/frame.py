@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_llmbench.methodology.believed import as_believed
 from pytest_llmbench.methodology.measuring.levels import Seen, numbered
-from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.offered import gave_up, is_offered
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_levels
-from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.measuring.replies import as_believed
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.patience import with_raised_deadlines

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.methodology.believed import as_believed
 from pytest_llmbench.methodology.measuring.adaptive import (
     GATE_REQUESTS,
     MOST_REQUESTS,
@@ -30,6 +29,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
 )
 from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of, with_lengths
 from pytest_llmbench.methodology.measuring.offered import offered_rate
+from pytest_llmbench.methodology.measuring.replies import as_believed
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
 from pytest_llmbench.methodology.patience import with_raised_deadlines

@@ -1,16 +1,24 @@
 """How replies came: whether their chunks came one at a time, whether the server counted all tokens, whether
-they are as long as the workload asks for, and whether all are of the model that was asked for."""
+they are as long as the workload asks for, and whether all are of the model that was asked for.
+
+Counts of output tokens that cannot be are none: a procedure does not see them. So whatever is per token
+(TPOT, token rates, goodput under a limit on TPOT, the cells of every table) is undefined and not wrong by as
+much as the count is. The result has the observations as they came, which the audit judges.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.chunking import Runs, gathered_share
 from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
-from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
+from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short, miscount
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
 from pytest_llmbench.model.facts import Facts, TokenizerFact
 from pytest_llmbench.model.judgement import Finding
@@ -18,6 +26,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import KNOWN_FINISH, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.reply_checks import CUT, NO_ANSWER, SCORER_FAILED, check_of
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 
 MOST_GATHERED = 0.5
@@ -178,3 +187,48 @@ def how_made(seen: Sequence[Observation], facts: Facts, option: str | None = Non
     options = [option] if option else sorted({choose_option(run) for run in streams})
     timed = " and ".join(f"{TBC if each == 'A' else ITL}, method {each}" for each in options)
     return {name: text for name, text in ((COUNTED_BY, counted), (ITL_METHOD, timed)) if text}
+
+
+Test = Callable[[Any, Setting], Procedure[TestResult]]
+_Hidden = dict[int, tuple[Records, Records, str]]
+"""Identity of records without counts → these, those that came, and why they are not believed."""
+
+
+def as_believed(procedure: Test) -> Test:
+    """The procedure, shown the measured loads without the counts of output tokens that cannot be."""
+
+    def shown(parameters: Any, setting: Setting) -> Procedure[TestResult]:
+        steps, hidden = procedure(parameters, setting), _Hidden()
+        try:
+            plan = next(steps)
+            while True:
+                seen = yield plan
+                plan = steps.send(_believed(seen, setting.facts, hidden))
+        except StopIteration as stop:
+            return _as_it_came(stop.value, hidden)
+        finally:
+            steps.close()
+
+    return shown
+
+
+def _believed(seen: Observation, facts: Facts, hidden: _Hidden) -> Observation:
+    found = miscount([seen], facts) if seen.plan.phase is Phase.MEASURE else None
+    if found is None:
+        return seen
+    bare = seen.records.without_output_counts()
+    hidden[id(bare)] = bare, seen.records, found.why
+    return replace(seen, records=bare)
+
+
+def _as_it_came(result: TestResult, hidden: _Hidden) -> TestResult:
+    if not hidden:
+        return result
+    bare = [id(run.records) for run in result.observations]
+    came = tuple(
+        replace(run, records=hidden[key][1]) if key in hidden else run
+        for key, run in zip(bare, result.observations, strict=True)
+    )
+    whys = dict.fromkeys(hidden[key][2] for key in bare if key in hidden)
+    notes = (Note.of("no_figure_per_token", why=why) for why in whys)
+    return replace(result, observations=came, notes=(*result.notes, *notes))

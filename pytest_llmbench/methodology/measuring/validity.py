@@ -20,7 +20,7 @@ from pytest_llmbench.methodology.error_budget import (
     raised_budget,
     sessions_cut_off,
 )
-from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, begun_late, set_aside
+from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, begun_late, set_aside, shortest_run
 from pytest_llmbench.methodology.measuring.replies import (
     answers_unscored,
     contradicted_counts,
@@ -30,8 +30,7 @@ from pytest_llmbench.methodology.measuring.replies import (
     other_models,
     unknown_finish,
 )
-from pytest_llmbench.methodology.measuring.run_length import shortest_run
-from pytest_llmbench.methodology.measuring.server_state import (
+from pytest_llmbench.methodology.measuring.warmup import (
     beyond_context,
     model_loaded,
     others_served,
@@ -414,7 +413,6 @@ _PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
     _loop_lag,
     _drained,
 )
-
 
 _OF_WHAT_CAME = (_prompt_lengths, _loop_lag, _drained)
 """The checks of a load that was set aside: not whether it was offered whole, nor how well it was measured."""

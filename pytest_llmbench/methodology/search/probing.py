@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.levels import Reference, Seen, gain_is_spent, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
-from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
 from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.estimate import Estimate, Reason

@@ -2,6 +2,12 @@
 
 The same search serves the throughput test and every test that is defined in terms of its outcome (tradeoff,
 itl, fairness, guardrail): asked with equal arguments it yields equal plans, which a session measures once.
+
+The saturation rate by which tests are defined ("75 % of maximum throughput"): declared, or searched
+for.
+
+The search has its defaults, so that all tests of a session that need the rate of one workload ask for the
+same plans, which are measured once.
 """
 
 from __future__ import annotations
@@ -10,11 +16,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.levels import (
+    LEAST_GAIN,
+    LEAST_STEP,
+    Reference,
+    Seen,
+    gain_is_spent,
+    level_of,
+)
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
-from pytest_llmbench.methodology.measuring.saturation import LEAST_GAIN, LEAST_STEP, Reference, gain_is_spent
 from pytest_llmbench.methodology.procedure import PROBE_S, ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import between, searched
@@ -26,12 +39,14 @@ from pytest_llmbench.methodology.search.probing import (
     beyond_generator,
     carried,
     ceilings,
+    lower_bound,
     lowest_beyond,
     meets,
     rate_of,
     sustainable,
     value_of,
 )
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import BURST
@@ -356,3 +371,71 @@ def search_plans(
             n = max(1, int(highest))
             plans.append(sequence.closed_loop(setting, label, n, duration_s=length_s, at_least=n))
     return tuple(plans)
+
+
+DECLARED, SEARCHED = "declared by the marker (capacity_rps)", "found by this test's search"
+
+
+@dataclass(frozen=True)
+class SaturationRate:
+    """A saturation rate, where it comes from, and what was sent to find it."""
+
+    rps: float | None
+    """The rate in requests per second; None: no tested level held."""
+    source: str
+    """Where it comes from, in words."""
+    sequence: RequestSlice
+    """The sequence that its levels were taken from; a load at a share of the rate is a part after it."""
+    is_least: bool = False
+    """Whether it is a lower bound, as the range of the search ended before saturation."""
+    levels: tuple[Seen, ...] = ()
+    notes: tuple[Note, ...] = ()
+    reference: Reference = field(default_factory=Reference)
+    """The TTFT of the search's lowest level, reference of the ten-fold rule."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """``load.capacity_rps`` and the other facts that the search adds about the load."""
+
+    def percent(self, percent: float) -> float:
+        """A percentage of the rate, rounded to three digits, as the rate of a plan.
+
+        Raises ValueError if there is no saturation rate.
+        """
+        if self.rps is None:
+            raise ValueError("there is no saturation rate for the levels")
+        return float(f"{self.rps * percent / 100:.3g}")
+
+
+def saturation_rate(
+    setting: Setting, sequence: RequestSlice, declared_rps: float | None
+) -> Procedure[SaturationRate]:
+    """The declared rate, or without one the highest rate that a search finds not saturated."""
+    if declared_rps is not None:
+        facts: dict[str, Any] = {
+            LoadFact.CAPACITY_RPS: declared_rps,
+            LoadFact.CAPACITY_SOURCE: DECLARED,
+            LoadFact.CAPACITY_FOUND: False,
+        }
+        return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
+    return rate_found((yield from search(setting, sequence)), sequence)
+
+
+def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
+    """The saturation rate by the result of a search; ``sequence``: the one that the search was given."""
+    bound = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
+    source = SEARCHED if bound is None else f"{SEARCHED}, a lower bound: {bound.words}"
+    facts: dict[str, Any] = {
+        LoadFact.CAPACITY_RPS: found.rate,
+        LoadFact.CAPACITY_SOURCE: source,
+        LoadFact.CAPACITY_FOUND: True,
+        LoadFact.RATE_RANGE: found.range.as_list(),
+    }
+    return SaturationRate(
+        rps=found.rate,
+        source=source,
+        is_least=bound is not None,
+        sequence=found.sequence or sequence,
+        levels=found.levels,
+        notes=found.notes,
+        reference=found.reference,
+        facts=facts,
+    )

@@ -41,7 +41,7 @@ from pytest_llmbench.methodology.procedure import (
     TestDefinition,
 )
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.search.search import SaturationRate, saturation_rate
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
 from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW

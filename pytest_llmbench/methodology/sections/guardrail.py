@@ -24,10 +24,9 @@ from itertools import count
 from typing import Any
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import Reference, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice, with_lengths
 from pytest_llmbench.methodology.measuring.offered import is_offered
-from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
@@ -48,8 +47,14 @@ from pytest_llmbench.methodology.search.probing import (
     sustainable,
     value_of,
 )
-from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
-from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
+from pytest_llmbench.methodology.search.search import (
+    UNKNOWN_RPS,
+    SaturationRate,
+    Searched,
+    saturation_rate,
+    search,
+    search_plans,
+)
 from pytest_llmbench.metrics.differences import (
     Unexplained,
     change,
@@ -81,7 +86,6 @@ NAMES = {
     "full": "Full Filter",
 }
 
-
 HEADING = Heading("guardrail", "5.10", "Guardrail Overhead")
 
 
@@ -89,7 +93,6 @@ BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "fu
 
 
 STATISTICS = ("p50", "p95", "p99", "mean")
-
 
 MOST_CACHED = 0.05
 """Largest share of the input that a prefix cache may serve: the configurations get the same prompts."""
@@ -549,7 +552,6 @@ procedure = framed(HEADING, measure, warm=False)
 
 
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
-
 
 THROUGHPUT = "output_token_throughput"
 MAXIMUM, REDUCTION = "max_output_token_throughput", "throughput_reduction"

@@ -23,7 +23,7 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import LEVEL_S, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.search.search import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.sections.itl_method import (
     FEWEST_ELIGIBLE,
     HANDLING,
@@ -75,22 +75,16 @@ _MOMENTS = (("Mean", "mean"), ("Std Dev", "std"))
 _PER_REQUEST = (("Jitter", "jitter"), ("Longest Pause", "longest_pause"))
 _TAIL_WORDS = {"heavy": "heavy-tailed", "exponential": "exponential", "light": "light"}
 
-
 HEADING = Heading("itl", "5.4", "Inter-Token Latency Distribution")
 
-
 REQUESTS = ByScale(quick=0, standard=ITL_REQUESTS, full=ITL_REQUESTS)
-
 
 SAMPLES = ByScale(quick=0, standard=ITL_SAMPLES, full=ITL_SAMPLES)
 """Fewest samples of every level (AMB-12); a quick level takes what its few seconds bring."""
 
-
 STATISTICS = ("p50", "p90", "p95", "p99", "p99_9")
 
-
 _MOST_MARKED = 8
-
 
 _MARGIN = 1.15
 """Factor for the planned requests beyond the floors, since the arrivals in the ramp-up vary."""

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
+from pytest_llmbench.methodology.search.search import SaturationRate
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.metrics.itl import (
     ASKED,

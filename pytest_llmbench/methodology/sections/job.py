@@ -16,14 +16,13 @@ from typing import ClassVar
 
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.job_figures import figures, held_back, steady_middle
-from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
     one_load_plans,
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import AUTO, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples

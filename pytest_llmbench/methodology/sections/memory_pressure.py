@@ -24,11 +24,11 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_levels import no_history, too_long
-from pytest_llmbench.methodology.measuring.session_memory import IdleSessions
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import (
     PRESSED,
+    IdleSessions,
     Oversubscribed,
     PressedLevels,
     Recovery,
@@ -69,13 +69,10 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 HEADING = Heading("memory_pressure", "5.8", "Memory Pressure Behavior")
 
-
 LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
-
 
 SESSIONS = (4, 8, 16, 32, 64)
 """Sessions at once, level by level: so few that any cache holds them, then ever twice as many."""
-
 
 UNLOADED = ByScale(quick=5, standard=20, full=40)
 """Number of requests sent one at a time, whose TTFT gives the criterion of the search."""
@@ -88,7 +85,6 @@ or twice that P99 where the lengths of the workload alone spread further."""
 
 FIRST_LEVELS = (8, 16)
 """The first levels of the search for the capacity, listed in a plan."""
-
 
 LEVEL_S = ByScale(quick=5.0, standard=30.0, full=PRESSURE_S)
 

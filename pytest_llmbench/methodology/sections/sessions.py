@@ -29,7 +29,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     with_first_wave,
 )
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
     Before,
@@ -49,7 +49,6 @@ from pytest_llmbench.methodology.measuring.session_probes import (
     notes_of_probes,
     probed,
 )
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import (
     DEFAULT_CONCURRENCY,

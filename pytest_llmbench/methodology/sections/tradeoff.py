@@ -17,9 +17,8 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import Reference, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
@@ -30,8 +29,12 @@ from pytest_llmbench.methodology.procedure import (
 )
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, meets, value_of
-from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
-from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
+from pytest_llmbench.methodology.search.search import (
+    UNKNOWN_RPS,
+    SaturationRate,
+    saturation_rate,
+    search_plans,
+)
 from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import LoadFact
@@ -53,20 +56,16 @@ _CURVES = (
 _X = "output_token_throughput"
 _DROP = "first level with less throughput than the one before, beyond their intervals"
 
-
 HEADING = Heading("tradeoff", "5.3", "Throughput-Latency Tradeoff")
-
 
 GRID = tuple(float(percent) for percent in range(10, 130, 10))
 """The load levels, in percent of capacity (section 5.3.3)."""
-
 
 QUICK_LEVELS = 5
 
 
 HIGHEST_PERCENT, FURTHER_PERCENT = 200.0, 10.0
 """Highest percentage of further levels, and their step, which are added while no level is saturated."""
-
 
 MUST_BE_OFFERED_PERCENT = 100.0
 """The percentage up to which the curve needs every level. Beyond, one that the generator cannot offer ends
@@ -440,7 +439,6 @@ def curve_plot(curve: Curve) -> Plot:
 
 
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
-
 
 NOT_REACHED = "not reached"
 NO_SLO, NONE_MEETS = "no SLO given", "no level meets the SLO"

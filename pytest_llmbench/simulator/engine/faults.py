@@ -15,10 +15,9 @@ from pytest_llmbench.simulator.engine.config import CheatOptions, EngineConfig
 from pytest_llmbench.simulator.engine.request import RefusalError
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.answers import QuestionAnswer, StructuredAnswer
     from pytest_llmbench.simulator.engine.cheats import Conduct, Conducts
-    from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
     from pytest_llmbench.simulator.engine.sequence import EngineSequence
-    from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
 FaultKind = Literal[
@@ -153,7 +152,7 @@ class FaultSchedule:
     def answer(self, asked: StructuredOutput) -> StructuredAnswer:
         """The answer to the next request for structured output, broken or not."""
         # Imported here: few loads ask for a form.
-        from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer, breaks_of
+        from pytest_llmbench.simulator.engine.answers import StructuredAnswer, breaks_of
 
         number = self._structured
         self._structured += 1
@@ -173,7 +172,7 @@ class FaultSchedule:
     def answer_question(self, answer: str, in_flight: int) -> QuestionAnswer:
         """The answer to the next question, right or wrong. ``in_flight``: requests in flight, this one
         among them."""
-        from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer, wrong_answer
+        from pytest_llmbench.simulator.engine.answers import QuestionAnswer, wrong_answer
 
         draw = random.Random(f"answers {self._seed} {self._questions}")
         self._questions += 1

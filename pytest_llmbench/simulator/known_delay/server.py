@@ -30,8 +30,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from pytest_llmbench.registry import face
-from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
-from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script
+from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script, http1_writes
 from pytest_llmbench.timing import Alarm, best_alarm
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.protocols.event_reply import EventReply, Events, PartType
-from pytest_llmbench.simulator.protocols.responses_events import ResponseEvents
-from pytest_llmbench.simulator.protocols.responses_request import parse_response
+from pytest_llmbench.simulator.protocols.face import EventReply, Events, PartType
+from pytest_llmbench.simulator.protocols.responses import ResponseEvents, parse_response
 from pytest_llmbench.simulator.serving.asgi import (
     Headers,
     Receive,

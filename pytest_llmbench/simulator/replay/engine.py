@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
 _SOURCE = "replay in virtual time"
 
-
 _SHOWN = {*REFUSALS, *STRIKES, *DELAYS}
 
 _TIMELESS = {
@@ -380,7 +379,7 @@ class ReplayEngine:
     def _telemetry(self, started_ns: int) -> Telemetry:
         """What a sampler of this virtual time would have seen of a plan that began at ``started_ns`` and has
         ended."""
-        from pytest_llmbench.simulator.replay.telemetry import sampled
+        from pytest_llmbench.simulator.replay.replica import sampled
 
         return sampled(self.meters, started_ns, self.clock.now_ns)
 

@@ -34,9 +34,8 @@ from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.answers import QuestionAnswer, StructuredAnswer
     from pytest_llmbench.simulator.engine.cheats import Conduct
-    from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
-    from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
 _WHOLE = (Outcome.OK, Outcome.EMPTY)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import cycle
 
 import numpy as np
 
-from pytest_llmbench.model.observation import EngineReadings, FloatArray
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.observation import AdapterCall, EngineReadings, FloatArray
+from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.telemetry import DeviceSeries, Lost, Quantity, Telemetry
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.loop import Replica
+from pytest_llmbench.simulator.engine.power import ACCELERATOR, PowerMeter, read_devices
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
-
-if TYPE_CHECKING:
-    from pytest_llmbench.simulator.engine.power import PowerMeter
 
 SAMPLE_NS = 250_000_000
 """Nanoseconds between two samples of the gauges."""
@@ -125,3 +126,95 @@ def readings_of(
         max_num_seqs=slots_of(replicas),
         source=SOURCE,
     )
+
+
+_TOLD: Sequence[Quantity] = ("power_w", "energy_j", "utilisation", "memory_bytes", "temperature_c")
+
+
+def sampled(meters: Sequence[PowerMeter], from_ns: int, to_ns: int, interval_s: float = 0.5) -> Telemetry:
+    """Readings from one instant to another, both included, ``interval_s`` apart; the last one may come
+    sooner."""
+    instants = (*range(from_ns, to_ns, round(interval_s * 1e9)), to_ns)
+    asked = [(at_ns, read_devices(meters, at_ns)) for at_ns in instants]
+    answered = [(at_ns, devices) for at_ns, devices in asked if devices is not None]
+    silent_ns = next((at_ns for at_ns, devices in asked if devices is None), None)
+    lost = [] if silent_ns is None else [Lost(SOURCE, "no_answer", at_ns=silent_ns if answered else None)]
+    found = []
+    for number in range(sum(meter.config.accelerator_count for meter in meters) if answered else 0):
+        own = [(at_ns, devices[number]) for at_ns, devices in answered if number < len(devices)]
+        missed_ns = next((at_ns for at_ns, devices in answered if number >= len(devices)), None)
+        if not own:
+            lost.append(Lost(SOURCE, "vanished", detail=f"accelerator {number}"))
+            continue
+        found.append(
+            DeviceSeries(
+                id=own[0][1].uuid,
+                kind="gpu",
+                name=ACCELERATOR,
+                at_ns=np.array([at_ns for at_ns, _ in own], dtype=np.int64),
+                values={
+                    name: np.array([getattr(each, name) for _, each in own], dtype=np.float64)
+                    for name in _TOLD
+                },
+                source=SOURCE,
+                vanished_ns=missed_ns,
+            )
+        )
+    return Telemetry(tuple(found), interval_s, tuple(lost))
+
+
+class AdapterCalls:
+    """Unloads and loads adapters of the engines as a plan has it: an unload takes no time, a load
+    ``adapter_load_ms``, and a request that names the adapter meanwhile is refused."""
+
+    def __init__(self, churn: Churn, engines: Sequence[Engine], start_ns: int) -> None:
+        """Raises SuiteError for adapters that the engines do not have."""
+        names, config = [name for name, _ in churn.adapters], engines[0].config
+        if unknown := [name for name in names if name not in config.adapter_names]:
+            raise SuiteError(
+                f"the engine has no adapter {', '.join(unknown)}",
+                where="beside",
+                remedy="give the embedded engine some: adapters=3 names them adapter-1 to adapter-3",
+            )
+        self._engines, self._names = engines, cycle(names)
+        self._period_ns, self._start_ns = 1e9 / churn.rate, start_ns
+        self._load_ns = round(config.adapter_load_ms * 1e6)
+        self.absent: set[str] = set()
+        """Adapters that are not loaded now."""
+        self.done: list[AdapterCall] = []
+        self._begun = 0
+        self._loading: tuple[str, int] | None = None
+        """The adapter that is being loaded, and since when."""
+        self.due_ns = self._next_ns()
+        """When the next call is sent, or the load under way ends."""
+
+    def _next_ns(self) -> int:
+        return self._start_ns + round((self._begun + 1) * self._period_ns)
+
+    def make_due(self, now_ns: int) -> None:
+        """Do what is due by now."""
+        while self.due_ns <= now_ns:
+            if self._loading is None:
+                self._swap()
+            else:
+                self.end()
+
+    def _swap(self) -> None:
+        name = next(self._names)
+        self._begun += 1
+        self.absent.add(name)
+        self.done.append(AdapterCall("unload", name, self.due_ns, 0))
+        for engine in self._engines:
+            engine.unload_adapter(name)
+            engine.load_adapter(name)
+        self._loading = name, self.due_ns
+        self.due_ns += self._load_ns
+
+    def end(self) -> None:
+        """End the load of an adapter that is under way, if there is one."""
+        if self._loading is None:
+            return
+        (name, since_ns), self._loading = self._loading, None
+        self.absent.discard(name)
+        self.done.append(AdapterCall("load", name, since_ns, self._load_ns))
+        self.due_ns = max(self.due_ns, self._next_ns())

@@ -50,7 +50,7 @@ from pytest_llmbench.tokens import reference_tokenizer
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.power import PowerMeter
-    from pytest_llmbench.simulator.replay.adapter_calls import AdapterCalls
+    from pytest_llmbench.simulator.replay.replica import AdapterCalls
 
 _ENDS = {
     "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
@@ -142,7 +142,7 @@ class ReplayRun:
         """Adapters that come and go meanwhile; None: there are none."""
         self._any_model = any_model
         if plan.beside is not None and not any_model:
-            from pytest_llmbench.simulator.replay.adapter_calls import AdapterCalls
+            from pytest_llmbench.simulator.replay.replica import AdapterCalls
 
             self.calls = AdapterCalls(plan.beside, engines, start_ns)
         self._in_flight = [replica.in_flight for replica in self.replicas]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from pytest_llmbench.registry import every, face
+from pytest_llmbench.simulator.engine.faults import FaultOptions
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
 from pytest_llmbench.simulator.protocols.http_events import RESPONSES, HttpEventFace
@@ -29,7 +34,6 @@ from pytest_llmbench.simulator.serving.ground_truth import energy_json
 from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
 from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
 from pytest_llmbench.simulator.serving.power_page import dcgm_page
-from pytest_llmbench.simulator.serving.profiler import Profiler
 from pytest_llmbench.simulator.serving.request_body import (
     Endpoint,
     Fields,
@@ -250,3 +254,57 @@ async def _body(receive: Receive) -> bytes:
         return await read_body(receive, BODY_LIMIT_BYTES)
     except BodyTooLargeError:
         raise RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes") from None
+
+
+START, STOP = "/start_profile", "/stop_profile"
+FOLDERS: Final = ("VLLM_TORCH_PROFILER_DIR", "SGLANG_TORCH_PROFILER_DIR")
+"""Variables that name the folder of the traces, as for the engines; without one it is that of temporary
+files."""
+
+
+class Profiler:
+    """Serves both calls. A trace is a JSON file in the format of Chrome's, a slice for each request."""
+
+    def __init__(self, driver: EngineDriver, options: FaultOptions) -> None:
+        self._driver, self._state = driver, options.profiler
+        self.paths = () if options.profiler == "absent" else (START, STOP)
+        self._began_ns: int | None = None
+        self._written = 0
+
+    async def serve(self, path: str, receive: Receive, send: Send) -> None:
+        """Answer one call: 200 without a body. RefusalError: it fails, or the profiler is not on."""
+        if self._state == "hangs":
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        if self._state == "fails":
+            raise RefusalError(500, "the profiler failed (a fault of the scenario)")
+        if path == START:
+            self._began_ns = self._driver.clock()
+        else:
+            self._write()
+        await send_whole(send, 200, b"text/plain", b"", [])
+
+    def _write(self) -> None:
+        if self._began_ns is None:
+            raise RefusalError(400, "the profiler is not on")
+        truths = map(json.loads, self._driver.log.json_lines().splitlines())
+        events = [_slice(each) for each in truths if (each["last_write_ns"] or 0) >= self._began_ns]
+        folder = Path(next(filter(None, map(os.environ.get, FOLDERS)), tempfile.gettempdir()))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._written += 1
+        file = folder / f"llmbench-{os.getpid()}-{self._written}.trace.json"
+        file.write_text(json.dumps({"traceEvents": events}), "utf-8")
+        self._began_ns = None
+
+
+def _slice(truth: Mapping[str, int]) -> dict[str, object]:
+    lasted_ns = truth["last_write_ns"] - truth["received_ns"]
+    return {
+        "name": "request",
+        "ph": "X",
+        "pid": 1,
+        "tid": 1,
+        "ts": truth["received_ns"] / 1e3,
+        "dur": lasted_ns / 1e3,
+    }

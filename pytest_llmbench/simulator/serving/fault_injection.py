@@ -9,8 +9,8 @@ from typing import Protocol
 
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.serving.asgi import Headers, Message, Send, send_body, send_json, send_whole
+from pytest_llmbench.simulator.serving.event_stream import DONE, error_event, error_object
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.simulator.serving.reply_text import DONE, error_event, error_object
 
 _PIECE_BYTES = 16
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast, get_args
 
 from pytest_llmbench.model.request import SESSION_HEADER
+from pytest_llmbench.simulator.engine.answers import QuestionAnswer, StructuredAnswer, sum_in
 from pytest_llmbench.simulator.engine.cheats import Conduct
 from pytest_llmbench.simulator.engine.engine import QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
@@ -26,15 +27,13 @@ from pytest_llmbench.simulator.engine.faults import (
     refusal_of,
 )
 from pytest_llmbench.simulator.engine.media import encoder_ns
-from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer, sum_in
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.asgi import Headers, Receive, Scope, Send, until_disconnect
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Waiting
-from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
+from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, ReplyText, TokenTexts
 from pytest_llmbench.simulator.serving.fault_injection import (
     BufferedWrites,
     Connection,
@@ -44,7 +43,6 @@ from pytest_llmbench.simulator.serving.fault_injection import (
 )
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import FilteredReply, Reply, StreamedReply, WholeReply
-from pytest_llmbench.simulator.serving.reply_text import ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.timing import LoopAlarm
 
@@ -54,7 +52,6 @@ CONNECTION = "connection"
 _ALL_FAULTS: frozenset[FaultKind] = frozenset(get_args(FaultKind))
 _LONG_TEXT = 16_384
 """Number of characters from which on counting tokens takes milliseconds and moves off the event loop."""
-
 
 Counted = TypeVar("Counted")
 Answer = StructuredAnswer | QuestionAnswer

@@ -9,14 +9,15 @@ from typing import Any, Protocol
 from pytest_llmbench.simulator.engine.guardrails import Release
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.serving.asgi import Headers, Send, send_body, send_json, send_start, send_whole
-from pytest_llmbench.simulator.serving.event_stream import EventStream, TokenTexts
-from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruth
-from pytest_llmbench.simulator.serving.reply_text import (
+from pytest_llmbench.simulator.serving.event_stream import (
     DONE,
+    EventStream,
     ReplyText,
+    TokenTexts,
     error_event,
     error_object,
 )
+from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruth
 from pytest_llmbench.timing import LoopAlarm
 
 _EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]

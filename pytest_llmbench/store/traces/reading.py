@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.registry import every, named, names
 from pytest_llmbench.store.rows import FileFormat, Rows, numbered_rows
-from pytest_llmbench.store.traces import conversations, messages, mooncake, sources, spans, tables
+from pytest_llmbench.store.traces import conversations, mooncake, sources, spans, tables
 from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
 from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.wire.error_replies import shorten
@@ -41,7 +41,7 @@ _KNOWN = (
     "arrays of messages (messages) and OpenTelemetry spans (gen_ai.*)"
 )
 _LENGTHS = ("lengths and arrival times only",)
-_TEXTS = (messages.COUNTED, messages.SHARED, "no arrival times")
+_TEXTS = (conversations.COUNTED, conversations.SHARED, "no arrival times")
 
 
 def read_trace(
@@ -200,23 +200,23 @@ def _maker_of(chosen: str, rows: Rows) -> Callable[[str, Row], Iterable[TraceReq
 
 
 def _conversations(rows: Rows, where: str) -> Trace:
-    blocks = messages.Blocks()
+    blocks = conversations.Blocks()
 
     def make(place: str, row: Row) -> Iterator[TraceRequest]:
-        return messages.conversation_requests(place, row, blocks)
+        return conversations.conversation_requests(place, row, blocks)
 
     found, mistakes = _each(rows, make)
     refuse(mistakes, where)
     steps = ("every assistant turn is a request, all turns before it its prompt", *_TEXTS)
-    return made_trace("sharegpt", found, block_tokens=messages.BLOCK_TOKENS, steps=steps, where=where)
+    return made_trace("sharegpt", found, block_tokens=conversations.BLOCK_TOKENS, steps=steps, where=where)
 
 
 def _messages(rows: Rows, where: str) -> Trace:
-    blocks = messages.Blocks()
-    found, mistakes = _each(rows, lambda place, row: [messages.message_request(place, row, blocks)])
+    blocks = conversations.Blocks()
+    found, mistakes = _each(rows, lambda place, row: [conversations.message_request(place, row, blocks)])
     refuse(mistakes, where)
-    steps = ("every array of messages is a request", messages.COUNTED, messages.SHARED)
-    return made_trace("messages", found, block_tokens=messages.BLOCK_TOKENS, steps=steps, where=where)
+    steps = ("every array of messages is a request", conversations.COUNTED, conversations.SHARED)
+    return made_trace("messages", found, block_tokens=conversations.BLOCK_TOKENS, steps=steps, where=where)
 
 
 def _spans(rows: Rows, where: str) -> Trace:
@@ -241,10 +241,12 @@ def _spans(rows: Rows, where: str) -> Trace:
     refuse(wrong, where)
     steps = (
         "spans of calls to a model; their own token counts, else those of their messages, counted",
-        f"{messages.SHARED}; of a span that states another length cut, or filled up, to it",
+        f"{conversations.SHARED}; of a span that states another length cut, or filled up, to it",
         f"{reader.others} other spans left out",
     )
-    return made_trace("otel", reader.requests(), block_tokens=messages.BLOCK_TOKENS, steps=steps, where=where)
+    return made_trace(
+        "otel", reader.requests(), block_tokens=conversations.BLOCK_TOKENS, steps=steps, where=where
+    )
 
 
 _READERS: Mapping[str, Callable[[Rows, str], Trace]] = {

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import shown
 from pytest_llmbench.input_files import parse_json
-from pytest_llmbench.store.traces.messages import Blocks, prompt_tokens
+from pytest_llmbench.store.traces.conversations import Blocks, prompt_tokens
 from pytest_llmbench.store.traces.request import TraceRequest, name_of, number_of, tokens_of
 
 OPERATIONS: Final = ("chat", "text_completion", "generate_content", "")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import HEAD, REPLY, STREAM, chunk, chunked, plain
 
-from pytest_llmbench.generator.http.reply_parser import Framing, NotHTTPError, ReplyParser
+from pytest_llmbench.generator.http.http1 import Framing, NotHTTPError, ReplyParser
 
 RESPONSES = {
     "chunked": (REPLY, b"".join(STREAM), Framing.CHUNKED),

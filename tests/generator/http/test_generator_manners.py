@@ -18,8 +18,7 @@ from pytest_llmbench import timing
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import Limits, LoadLimits
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.loop_thread import LoopFactory, Progress
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.generator.decoding import DecodeQueue
 from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.reply_reader import DecodeQueue
 from pytest_llmbench.timing import Clock, MonotonicClock
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.columns import RecordLog, StoredRecords, together
-from pytest_llmbench.generator.records.row_log import RowLog
-from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
+from pytest_llmbench.generator.records.spool import RowLog, SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.distributed import peak_in_flight
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

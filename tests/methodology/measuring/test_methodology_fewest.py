@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.measuring.fewest import fewest_requests
+from pytest_llmbench.methodology.measuring.adaptive import fewest_requests
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import goodput, ttft
 from pytest_llmbench.metrics.summary import distribution

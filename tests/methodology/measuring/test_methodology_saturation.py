@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting
 
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.levels import Reference, Seen, gain_is_spent, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
 from pytest_llmbench.metrics.balance import IN_FLIGHT, WAITING, Balance, completion_balance, queue_of
 from pytest_llmbench.metrics.throughput import Window, window_of
 from pytest_llmbench.model.estimate import Estimate

@@ -10,16 +10,16 @@ import pytest
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.error_budget import Budget
-from pytest_llmbench.methodology.measuring.server_state import (
-    REMEDY,
+from pytest_llmbench.methodology.measuring.validity import validity
+from pytest_llmbench.methodology.measuring.warmup import (
+    TOO_LONG_REMEDY,
     beyond_context,
     is_beyond_context,
     others_served,
     prefix_cache_hits,
     taken_late,
+    warm_up,
 )
-from pytest_llmbench.methodology.measuring.validity import validity
-from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
@@ -89,7 +89,7 @@ def test_a_warm_up_of_nothing_else_says_what_to_do() -> None:
     all_of_them = r"none of (\d+) warm-up requests succeeded; \1 of them ended with"
     with pytest.raises(SUTError, match=all_of_them) as caught:
         drive(warm_up(setting), ReplayEngine(parse_scenario("fast?context_limit_tokens=300")).run)
-    assert caught.value.remedy == REMEDY
+    assert caught.value.remedy == TOO_LONG_REMEDY
 
 
 def sent_twice(scenario: str) -> tuple[Observation, Observation]:

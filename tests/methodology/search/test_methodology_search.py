@@ -6,8 +6,8 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.levels import Reference
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.search.probing import Range, lowest_beyond, meets, sustainable, value_of
 from pytest_llmbench.methodology.search.search import Searched, search
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop

@@ -15,8 +15,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.probing import Range, value_of
-from pytest_llmbench.methodology.search.saturation_rate import rate_found
-from pytest_llmbench.methodology.search.search import search
+from pytest_llmbench.methodology.search.search import rate_found, search
 from pytest_llmbench.methodology.sections import tradeoff
 from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of, points_table
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit

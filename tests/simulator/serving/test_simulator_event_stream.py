@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine.faults import StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
+from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, ReplyText, TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import ChunkedReply
-from pytest_llmbench.simulator.serving.reply_text import ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 
 EACH_OPTION = st.builds(

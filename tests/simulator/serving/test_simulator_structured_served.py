@@ -22,7 +22,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.simulator.engine.structured_replies import BREAKS
+from pytest_llmbench.simulator.engine.answers import BREAKS
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
