@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.metrics.uncertainty import (
@@ -21,6 +23,7 @@ from pytest_llmbench.metrics.uncertainty import (
     gap_leeways,
     is_exact,
     rate_leeway,
+    request_ends,
     request_latency_leeways,
     tpot_leeways,
     ttft_leeways,
@@ -105,10 +108,15 @@ def _is_decided(run: Observation, limit: Objective) -> bool:
     if not leeways:
         return True
     if statistic == EACH or any(f"[{label}]" in limit.metric for label in LABELS):
-        # Which requests is not known here: none is near if the slowest keeps it or the fastest breaks it.
-        slowest, fastest = leeways["max"], leeways["min"]
-        slow, fast = slowest.seen + slowest.too_low_by, fastest.seen - fastest.too_high_by
-        return limit.holds(slow) == limit.holds(fast)
+        # Which requests is not known here: none may lie on either side of the limit.
+        ends = request_ends(run, family)
+        if ends is None:
+            slowest, fastest = leeways["max"], leeways["min"]
+            low = np.array([fastest.seen - fastest.too_high_by])
+            high = np.array([slowest.seen + slowest.too_low_by])
+        else:
+            low, high = ends
+        return not bool(((low <= limit.limit) & (high >= limit.limit) & (low < high)).any())
     leeway = leeways.get(statistic)
     if leeway is None:
         return False
@@ -118,8 +126,8 @@ def _is_decided(run: Observation, limit: Objective) -> bool:
 def limits_at_stake(
     limits: Sequence[Objective], good_ms: Sequence[tuple[str, float]] = ()
 ) -> tuple[Objective, ...]:
-    """What this machine must not have decided: the limits of a test, and those in ms that make a request
-    good."""
+    """What this machine must not have decided: the limits of a test, and those in ms that a request
+    keeps by itself: it is then good, or the system has recovered."""
     return (*limits, *(Objective(f"{quantity}.{EACH}", "<=", limit, "ms") for quantity, limit in good_ms))
 
 
@@ -167,7 +175,7 @@ _OF_OUTCOMES = (
     "schema_violation_rate", "think_share", "budget_force_rate", "makespan", "accuracy", "accuracy_of_set",
 )  # fmt: skip
 """Metrics that do not know either."""
-_OF_GOOD = ("goodput", "goodput_share", "output_token_goodput")
+_OF_GOOD = ("goodput", "goodput_share", "output_token_goodput", "time_to_recovery")
 """Metrics that know it by the limits on each request."""
 EACH = "each"
 """Statistic of a limit that every request keeps or breaks by itself."""

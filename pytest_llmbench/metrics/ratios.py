@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,13 +27,23 @@ def ratio_of_sums(
     """Σ numerator / Σ denominator over requests in arrival order. ``seed``: that of bootstrap intervals.
 
     Denominators must be positive. Undefined without requests; no interval below 30 effective requests.
+    With ``unit="ratio"`` it is a share of what the denominators count: where no request has more than its
+    own denominator, the interval stays within 0 and 1.
     """
     tops, bottoms = as_runs(numerators), as_runs(denominators)
     n = sum(map(len, bottoms))
     if n == 0:
         return Estimate.undefined(unit=unit, method="no samples", level=level)
     found = ratio_of(tops, bottoms, seed=seed)
-    return ratio_estimate(found, n, n, "ratio of sums", unit=unit, level=level)
+    estimate = ratio_estimate(found, n, n, "ratio of sums", unit=unit, level=level)
+    if unit != "ratio" or any((top > bottom).any() for top, bottom in zip(tops, bottoms, strict=True)):
+        return estimate
+    lower, upper = estimate.lower, estimate.upper
+    return replace(
+        estimate,
+        lower=None if lower is None else max(lower, 0.0),
+        upper=None if upper is None else min(upper, max(1.0, found.point)),
+    )
 
 
 def ratio_estimate(

@@ -133,6 +133,22 @@ def request_latency_leeways(runs: Sequence[Observation]) -> Leeways:
     return _of_lag_alone(runs, latency.request_latency_ms)
 
 
+def request_ends(run: Observation, family: str) -> tuple[FloatArray, FloatArray] | None:
+    """The lowest and the highest that the ``ttft``, ``tpot`` or ``e2e`` of each request may be, in ms; None
+    for other families."""
+    records, late = run.records, _lag_ms([run])
+    if family == "ttft":
+        seen = latency.ttft_ms(records)
+        return seen - early_ms(records) - late, seen
+    if family == "tpot":
+        seen = latency.tpot_ms(records)
+        return seen, seen + tpot_early_ms(records)
+    if family == "e2e":
+        seen = latency.e2e_ms(records)
+        return seen - late, seen
+    return None
+
+
 def gap_leeways(runs: Sequence[Observation]) -> Leeways:
     """The leeways of the gaps between chunks, with percentiles to a thousandth of their value."""
     if _in_time(runs):

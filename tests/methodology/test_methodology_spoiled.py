@@ -136,6 +136,22 @@ def test_only_limits_that_this_machine_may_touch_void_a_load(limits: list[Object
     assert ("no limit of the test is that near" in found.message) is stands
 
 
+@pytest.mark.parametrize(("limit", "stands"), [(1_000.0, True), (4_990.0, False)])
+def test_a_limit_on_each_request_is_touched_where_one_may_be_on_either_side(
+    limit: float, stands: bool
+) -> None:
+    """Requests of 105 ms, and one of 5,000 ms: it may be 42 ms too high as they may be."""
+    run = read_late(answer(plan()), 1.0, 42.0)
+    submitted_ns = run.records.submitted_ns.copy()
+    submitted_ns[-1] = run.records.first_content_ns[-1] - 5_000 * MS
+    run = replace(run, records=replace(run.records, submitted_ns=submitted_ns))
+    for metric in ("goodput_share", "time_to_recovery"):
+        stake = limits_at_stake([Objective(metric, ">=", 0.5, "ratio")], [("ttft", limit)])
+        found = late_reads(replace(run, at_stake=stake))
+        assert found is not None
+        assert (found.ok, found.voids) == (False, not stands)
+
+
 def test_two_milliseconds_are_allowed_whatever_the_figure() -> None:
     small = answer(plan(), 5.0)
     assert late_reads(read_late(small, 1.0, 1.9)).ok  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ import pytest
 from metric_rows import row
 
 from pytest_llmbench.metrics.kv_cache import cache_hit_rate, cached_input_share
+from pytest_llmbench.model.estimate import EstimateKind
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
@@ -48,6 +49,20 @@ def test_the_interval_holds_the_truth() -> None:
     assert rate.upper is not None
     assert 0.55 < rate.lower < 0.7 < rate.upper < 0.85
     assert cached_input_share([Records.from_rows(rows)], seed=1).point == pytest.approx(rate.point / 2)  # type: ignore[operator]
+
+
+def test_the_interval_of_a_share_stays_within_0_and_1() -> None:
+    """Misses that come together leave few effective requests, and a crude interval that would pass 1."""
+    hits = ([0] * 4 + [64] * 36) * 2
+    seen = Records.from_rows([request(index, hit, 64, tokens=66) for index, hit in enumerate(hits)])
+    rate = cache_hit_rate([seen], seed=1)
+    assert rate.kind is EstimateKind.CRUDE
+    assert rate.lower is not None
+    assert 0.0 <= rate.lower < 0.9
+    assert rate.upper == 1.0
+    share = cached_input_share([seen], seed=1)
+    assert share.upper is not None
+    assert share.upper <= 1.0
 
 
 @pytest.mark.parametrize(

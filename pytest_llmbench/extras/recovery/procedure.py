@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from pytest_llmbench.errors import shown
 from pytest_llmbench.extras.recovery.figures import TIME, Recovery, recovery, time_to_recovery
@@ -23,7 +23,7 @@ from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.numbers import Amount, Figure, Row
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, Stage
+from pytest_llmbench.model.plan import LoadPlan, Quantity, Stage
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, TTFT_OVER_TIME, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -104,6 +104,12 @@ class Parameters(job.Parameters):
     def conditions(self) -> Sequence[Objective]:
         """What holds again."""
         return self.holds or (_USUAL_LIMIT,)
+
+    @property
+    def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
+        """The limits, in ms, that requests keep or break: where this machine moves none of these to the other
+        side, it does not move the recovery."""
+        return tuple((cast(Quantity, each.metric.partition(".")[0]), each.limit) for each in self.conditions)
 
     @property
     def begins(self) -> Stage | None:
