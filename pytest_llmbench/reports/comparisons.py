@@ -76,9 +76,9 @@ def sentence(comparison: Entry) -> str:
     sign = 100.0 if more else -100.0
     ends = [None if change[end] is None else sign * change[end] for end in ("lower", "upper")]
     low, high = ("open" if end is None else numbers.number(end) for end in (ends if more else ends[::-1]))
+    size = f"is {numbers.percentage(abs(change['point']))} {word} than" if change["point"] else "equals"
     return (
-        f"{comparison['candidate_name']} is {numbers.percentage(abs(change['point']))} {word} than "
-        f"{comparison['baseline_name']} in {label} [{low}, {high}], "
+        f"{comparison['candidate_name']} {size} {comparison['baseline_name']} in {label} [{low}, {high}], "
         f"allowed {numbers.percentage(comparison['margin'])}"
     )
 

@@ -42,6 +42,7 @@ def test_a_comparison_is_a_sentence(found: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("index", "ends", "told"),
     [
+        (0, (0.0, -0.01, 0.01), "now equals main in TTFT P99 [-1, 1], allowed 5 %"),
         (0, (0.047, 0.039, 0.055), "now is 4.7 % slower than main in TTFT P99 [3.90, 5.50], allowed 5 %"),
         (0, (-0.02, -0.05, 0.01), "now is 2 % faster than main in TTFT P99 [-1, 5], allowed 5 %"),
         (0, (0.02, None, 0.05), "now is 2 % slower than main in TTFT P99 [open, 5], allowed 5 %"),
