@@ -91,10 +91,11 @@ def brief_lines(entry: Entry, *, width: int = 80, failure_told: bool = False) ->
     failure_told = failure_told and (test.valid or not test.measured)
     width = max(width, 40)
     asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ == _CALIBRATION]
+    unconfirmed = any(one["verdict"] == "unconfirmed" for one in test.comparisons)
     if has_systems(test):
         compared = _systems(comparisons.systems(test.tables[comparisons.SYSTEMS]), width)
-    elif failure_told or (test.headline in _QUIET and limits_of(test)):
-        compared = []  # The table of all tests has what decided.
+    elif failure_told or (test.headline in _QUIET and limits_of(test) and not unconfirmed):
+        compared = []  # The table of all tests has what decided, but not why a worsening passes.
     else:
         compared = _comparisons(test, width, verbose=False)
     # These say which session it was compared with, and what of it was not.
