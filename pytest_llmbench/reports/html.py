@@ -69,11 +69,13 @@ def html_report(report: Entry) -> str:
         element("title", f"{screen.banner} – {title}"),
         element("style", asset("report.css")),
     )
+    texts = [element("li", text) for text in warnings_of(view.tests)]
+    heading = element("h2", "Warnings", class_="plain")
     body = element(
         "body",
         _top(view, screen, title),
         _cards(screen),
-        _warnings(view),
+        element("section", heading, element("ul", texts), class_="warned") if texts else None,
         _systems(screen),
         comparison_strip([one for one in screen.compared if not has_systems(one.test)]),
         limit_strip(screen.held),
@@ -95,7 +97,7 @@ def _sections(view: ReportView) -> list[Html]:
             for i, (test, drawn) in enumerate(zip(view.tests, _drawn(view.tests), strict=True))
         ),
         _compliance(view),
-        _reproduction(view),
+        fragment(pairs(summaries.harness(view)), _per_test(view.tests, _reproduction_of)),
     )
     made = []
     for number, (title, body) in enumerate(zip(SECTIONS, bodies, strict=True), start=1):
@@ -172,13 +174,6 @@ def _systems(screen: FirstScreen) -> Html | None:
 def _shown(verdict: str) -> Html | None:
     """The verdict of a comparison that decides nothing."""
     return element("span", verdict, class_="pill neutral") if verdict else None
-
-
-def _warnings(view: ReportView) -> Html | None:
-    """Warnings that concern the figures, whatever the verdict; None without any."""
-    texts = [element("li", text) for text in warnings_of(view.tests)]
-    heading = element("h2", "Warnings", class_="plain")
-    return element("section", heading, element("ul", texts), class_="warned") if texts else None
 
 
 def _deciding(held: Held, more: int) -> Html:
@@ -408,10 +403,6 @@ def _compliance_of(test: TestView) -> Html:
     )
 
 
-def _reproduction(view: ReportView) -> Html:
-    return fragment(pairs(summaries.harness(view)), _per_test(view.tests, _reproduction_of))
-
-
 def _reproduction_of(test: TestView) -> Html:
     stretches, engine = summaries.stretch_rows(test), summaries.engine_rows(test)
     readings = html_blocks.load_table(engine.columns, engine.rows) if engine.rows else None
@@ -480,7 +471,9 @@ def comparison_strip(held: Sequence[Held]) -> Html | None:
     if not rows:
         return None
     values = [end for one in rows for end in (*one.span, one.allowed, -(one.allowed or 0)) if end is not None]
-    axis = _worsening_axis(values)
+    low, high = max(min([-0.02, *values]), -1.0), min(max([0.02, *values]), 2.0)
+    low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)
+    axis = Axis(low, high, tuple((at, signed(at)) for at in _round_places(low, high)), float)
     return _strip(
         "Comparisons",
         "The change of each metric with its interval, worse to the right; the band is what is allowed.",
@@ -554,12 +547,6 @@ def _share_axis(values: Sequence[float]) -> Axis:
     high = min(high * 1.1, _SHARES[-1])
     ticks = tuple((share, f"{numbers.number(share)}") for share in _SHARES if low <= share <= high)
     return Axis(low, high, ticks, math.log)
-
-
-def _worsening_axis(values: Sequence[float]) -> Axis:
-    low, high = max(min([-0.02, *values]), -1.0), min(max([0.02, *values]), 2.0)
-    low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)
-    return Axis(low, high, tuple((at, signed(at)) for at in _round_places(low, high)), float)
 
 
 def _round_places(low: float, high: float) -> list[float]:

@@ -192,7 +192,14 @@ def read_report(path: Path) -> Report:
     try:
         report = Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
     except ValidationError as error:
-        raise StoreError(_mistakes(error), where=str(path), remedy="write the report again") from error
+        found = error.errors(include_url=False)
+        listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
+        rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
+        raise StoreError(
+            "the report does not match its schema: " + "; ".join(listed + rest),
+            where=str(path),
+            remedy="write the report again",
+        ) from error
     _check_classes(report, path)
     return report
 
@@ -230,13 +237,6 @@ def _check_version(version: object, path: Path) -> None:
         where=str(path),
         remedy="upgrade pytest-llmbench" if newer else "write the report again with this version",
     )
-
-
-def _mistakes(error: ValidationError) -> str:
-    found = error.errors(include_url=False)
-    listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
-    rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
-    return "the report does not match its schema: " + "; ".join(listed + rest)
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

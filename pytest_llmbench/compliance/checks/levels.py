@@ -352,15 +352,11 @@ def _tested(view: EvidenceView, level: Level) -> Tested:
     known: dict[int, Tested] = view.evidence.counted.setdefault("levels", {})
     key = next(place for place, other in enumerate(view.result.levels) if other is level)
     if key not in known:
-        known[key] = Tested(level, _run_of(view, level))
+        runs = view.result.observations
+        if level.observation is None or not 0 <= level.observation < len(runs):
+            raise NoEvidenceError(f"the run of level {level.label}")
+        known[key] = Tested(level, runs[level.observation])
     return known[key]
-
-
-def _run_of(view: EvidenceView, level: Level) -> Observation:
-    runs = view.result.observations
-    if level.observation is None or not 0 <= level.observation < len(runs):
-        raise NoEvidenceError(f"the run of level {level.label}")
-    return runs[level.observation]
 
 
 def need_points(levels: Sequence[Tested], names: Iterable[str]) -> None:
