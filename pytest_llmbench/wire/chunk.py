@@ -166,7 +166,7 @@ def read_plain(chunk: Chunk, event: SSEEvent) -> None:
     elif event.event == "error":
         set_error(chunk, data)
     elif data and event.terminated and event.event == "message":
-        chunk.problem = f"an event that is no JSON object: {shorten(data, 80)}"
+        chunk.problem = f"an event that is not a JSON object: {shorten(data, 80)}"
         if "\n" in data and _is_object(data.partition("\n")[0]):
             chunk.problem = (
                 "several JSON objects in one event: one newline stands between them, where an empty line "

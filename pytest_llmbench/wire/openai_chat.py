@@ -108,7 +108,7 @@ def _read_message(chunk: Chunk, choice: dict[str, Any]) -> None:
     delta = choice.get("delta")
     if delta.__class__ is not dict:
         if delta is not None:
-            chunk.problem = "a delta that is no JSON object"
+            chunk.problem = "a delta that is not a JSON object"
         elif choice.get("message") is not None:
             chunk.problem = "a whole message instead of a delta: the endpoint did not stream"
         return
@@ -373,7 +373,7 @@ def _read_payload(chunk: Chunk, payload: dict[str, Any], event_type: str, read_c
             if choice.__class__ is dict:
                 _read_any_choice(chunk, choice, read_choice)
             else:
-                chunk.problem = "an entry of choices that is no JSON object"
+                chunk.problem = "an entry of choices that is not a JSON object"
     elif choices is not None:
         chunk.problem = "choices that are no list"
     if "error" in payload or event_type != "message" or choices is None:

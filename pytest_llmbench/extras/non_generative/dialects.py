@@ -165,7 +165,7 @@ def _inputs_of(results: list[Any], read_result: ReadResult) -> tuple[list[int], 
     numbers: list[int] = []
     for place, result in enumerate(results):
         if result.__class__ is not dict:
-            return numbers, f"result {place}, which is no JSON object"
+            return numbers, f"result {place}, which is not a JSON object"
         wrong = read_result(result)
         if wrong:
             return numbers, f"result {place} {wrong}"

@@ -166,7 +166,7 @@ def _read_block(chunk: Chunk, part: Any, what: str) -> None:
     # Blocks of one message are parts of one answer, not choices.
     chunk.choice = 0
     if part.__class__ is not dict:
-        chunk.problem = f"{what} that is no JSON object"
+        chunk.problem = f"{what} that is not a JSON object"
         return
     chunk.text = text_in(part, "text") or text_in(part, "partial_json")
     chunk.reasoning = text_in(part, "thinking")

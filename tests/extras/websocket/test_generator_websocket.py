@@ -307,7 +307,7 @@ BEGUN = text(created()) + text(delta("one"))
         (says(BEGUN, then=lambda talk: talk.conversation.reset()), "disconnected", "broke the connection"),
         (says(then=hangs_up), "disconnected", "before the first byte"),
         (says(BEGUN, frame(BINARY, b"{}")), "undecodable", "a binary message, where messages are JSON text"),
-        (says(BEGUN, frame(TEXT, b"{nonsense"), text(completed())), "undecodable", "no JSON object"),
+        (says(BEGUN, frame(TEXT, b"{nonsense"), text(completed())), "undecodable", "not a JSON object"),
         (says(frame(TEXT, b'{"type": "response.output_text.delta", "delta": "\xff"}'), text(completed())),
          "undecodable", "not UTF-8"),
         (says(BEGUN, Frame(TEXT, b"{}").serialize(mask=True)), "undecodable", "incorrect masking"),

@@ -444,7 +444,7 @@ def test_limits_become_objectives() -> None:
         (RANGE | {"min_concurrency": 1, "max_concurrency": 2, "concurrency_step": 1}, "not both"),
         ({"load_model": "closed", "arrival": "uniform"}, "describe an open loop"),
         ({"arrival": "gamma"}, "burstiness belong together"),
-        ({"min_constrained_tok_s": 5}, "needs ttft_p99_ms or tpot_p99_ms"),
+        ({"min_constrained_tok_s": 5}, "needs its constraint: ttft_p99_ms or tpot_p99_ms"),
     ],
 )
 def test_contradictions(keywords: dict[str, Any], complaint: str) -> None:
