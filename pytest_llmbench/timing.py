@@ -17,9 +17,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pytest_llmbench.model.observation import ClockAnchor
+if TYPE_CHECKING:
+    from pytest_llmbench.model.observation import ClockAnchor
 
 _ANCHOR_READINGS = 32
 _STEP_READINGS = 2000
@@ -84,6 +85,8 @@ class VirtualClock:
 
 def anchor(clock: Clock) -> ClockAnchor:
     """One instant on both clocks: the reading of the wall clock with the narrowest monotonic bracket."""
+    from pytest_llmbench.model.observation import ClockAnchor  # late: an embedded engine needs no NumPy
+
     best: tuple[int, ClockAnchor] | None = None
     for _ in range(_ANCHOR_READINGS):
         before = clock.monotonic_ns()

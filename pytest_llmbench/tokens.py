@@ -27,13 +27,12 @@ from importlib import metadata, resources
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pytest_llmbench.errors import GeneratorError, SuiteError, shown
 from pytest_llmbench.input_files import parse_json
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from tiktoken import Encoding
     from tokenizers import Tokenizer
 
@@ -285,6 +284,8 @@ class Pieces:
 
     def __init__(self, whole: bytes, lengths: array[int]) -> None:
         """``whole``: the bytes of all ids one after another; ``lengths``: how many each has, one or more."""
+        import numpy as np  # late: the embedded engine counts tokens without NumPy
+
         self._bytes = np.frombuffer(whole, dtype=np.uint8)
         self._lengths = np.frombuffer(lengths, dtype=np.intc)
         self._ends = np.cumsum(self._lengths, dtype=np.int32)
@@ -296,6 +297,8 @@ class Pieces:
         From a byte to the next it is a step of one, but at the beginning of each token: so all places are the
         sums of steps.
         """
+        import numpy as np
+
         ids = np.concatenate([np.empty(0, np.uint32), *map(np.asarray, prompts)]).astype(np.int64, copy=False)
         if ids.size and (ids.min() < 0 or ids.max() >= len(self._lengths)):
             return None
@@ -394,6 +397,8 @@ class HuggingFaceTokenizer:
     @cached_property
     def ordinary_ids(self) -> npt.NDArray[np.uint32]:
         """The ids of tokens that are not special, ascending; not always without gaps."""
+        import numpy as np
+
         every = np.array(sorted(self._tokenizer.get_vocab(with_added_tokens=True).values()), dtype=np.uint32)
         return every[~np.isin(every, self._special_ids)]
 
