@@ -67,9 +67,11 @@ def here(
         else:
             chosen[name] = values[key]
     for places, names in elsewhere.items():
+        at = place()
+        remedy = "" if at is not None and at.names else "name the place with --llm-place, or "
         mistakes.append(
-            f"{', '.join(names)}: numbers for {places}, but not exactly one for this place ({place()}): "
-            "name the place with --llm-place, or add a number"
+            f"{', '.join(names)}: numbers for {places}, but not exactly one for this place ({at}): "
+            f"{remedy}add a number, by hand or with --llm-calibrate"
         )
     return chosen, mistakes
 

@@ -48,8 +48,11 @@ def of_test(every: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, A
     return every.get(name, every.get(name.partition("[")[0], {}))
 
 
-def write_limits(path: Path, test: str, proposed: Mapping[str, float], place: str = "") -> list[str]:
-    """Put proposed limits of a test into the file, and give the metrics that were written.
+def write_limits(
+    path: Path, test: str, proposed: Mapping[str, float], place: str = ""
+) -> tuple[list[str], list[str]]:
+    """Put proposed limits of a test into the file, and give the metrics that were written, and those of the
+    test for which nothing is proposed.
 
     A test that is there keeps its choice of metrics. ``place``: whose numbers they are; empty: the numbers
     are for all places.
@@ -65,7 +68,7 @@ def write_limits(path: Path, test: str, proposed: Mapping[str, float], place: st
         own[metric] = {**by_place, place: number} if place else number
     tables = [f"[{_key(name)}]\n" + "".join(map(_line, limits.items())) for name, limits in every.items()]
     write_text(path, "\n".join([_HEAD, *tables]))
-    return written
+    return written, [metric for metric in own if metric not in proposed]
 
 
 def _line(limit: tuple[str, Any]) -> str:

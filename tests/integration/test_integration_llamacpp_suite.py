@@ -31,11 +31,16 @@ def test_a_calibration_writes_the_limits_and_the_gate_holds_them(tmp_path: Path,
     folder = tmp_path / "suite"
     shutil.copytree(SUITE, folder)
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
+    file = folder / "limits.toml"
+    kept, alone, own = file.read_text("utf-8").partition("[test_one_user]")
+    # A busy machine reads the few tokens of so small a model at once: the pace of one user is then 0.
+    own = "".join(line for line in own.splitlines(keepends=True) if "tpot" not in line)
+    file.write_text(kept + alone + own, "utf-8")
     options = ("--llm-place=runner", "--llm-remeasure=6")
 
     calibrated = Session(folder, *options, "--llm-calibrate", "--llm-runs=3", env=env).text(300)
     assert "2 passed" in calibrated, calibrated
-    limits = tomllib.loads((folder / "limits.toml").read_text("utf-8"))
+    limits = tomllib.loads(file.read_text("utf-8"))
     pace = limits["test_all_slots"]["tpot.p50"]
     assert pace["laptop"] == 84.6
     assert pace["runner"] > 0
@@ -43,7 +48,6 @@ def test_a_calibration_writes_the_limits_and_the_gate_holds_them(tmp_path: Path,
     gate = Session(folder, *options, "--llm-inconclusive=pass", env=env).text(300)
     assert "2 passed" in gate, gate
 
-    slower = (folder / "limits.toml").read_text("utf-8").replace(str(pace["runner"]), "0.0001")
-    (folder / "limits.toml").write_text(slower, "utf-8")
+    file.write_text(file.read_text("utf-8").replace(str(pace["runner"]), "0.0001"), "utf-8")
     broken = Session(folder, *options, "-k", "all_slots", env=env).text(300)
     assert "1 failed" in broken, broken

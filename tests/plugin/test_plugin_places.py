@@ -137,6 +137,20 @@ def test_a_calibration_writes_the_limits_and_the_gate_reads_them(suite: Suite) -
     assert suite.measure("replay").ret == 4  # which of the two is not known
 
 
+def test_a_limit_that_no_calibration_proposes_is_named(suite: Suite) -> None:
+    """No request failed, and of 0 no noise is known."""
+    suite.write(LIMITED)
+    path = suite.path / "limits.toml"
+    path.write_text('[test_job]\n"tpot.p50" = { h100 = 9.0 }\nfail_rate = { h100 = 0.1 }\n')
+    result = suite.measure("replay", "--llm-calibrate", "--llm-runs=3", "--llm-place=l4")
+    result.assert_outcomes(passed=1)
+    assert "tpot.p50; none for fail_rate: it was 0 or unknown" in " ".join(result.outlines).replace("  ", "")
+    assert set(tomllib.loads(path.read_text())["test_job"]["tpot.p50"]) == {"h100", "l4"}
+    refused = suite.measure("replay", "--llm-place=l4")
+    assert refused.ret == 4
+    refused.stderr.fnmatch_lines(["*fail_rate: numbers for h100*: add a number, by hand or with --llm-cal*"])
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

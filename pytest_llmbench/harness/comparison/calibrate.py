@@ -115,10 +115,10 @@ class Calibrations:
         path, test = Path(str(request.parameters.limits_file)), request.nodeid.partition("::")[2]
         place = self.settings.place.partition(",")[0].strip()
         try:
-            written = write_limits(path, test, {own.metric: own.proposed for own in noise}, place)
+            written, left = write_limits(path, test, {own.metric: own.proposed for own in noise}, place)
         except (SuiteError, StoreError) as error:
             return Note.of("limits_not_written", path=str(path), error=str(error))
-        return Note.of("limits_written", path=str(path), metrics=tuple(written))
+        return Note.of("limits_written", path=str(path), metrics=tuple(written), left=tuple(left))
 
     def spreads(self, identity: Mapping[str, Any]) -> dict[str, SavedSpread]:
         """What the calibration of this load says of the spread between its runs; empty without one."""

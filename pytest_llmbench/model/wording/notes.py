@@ -271,7 +271,9 @@ _OF_SESSIONS = {
     "calibration_not_saved": Sentence(
         "[runs!no calibration is saved][calibration of {runs} runs NOT saved: {error}]"
     ),
-    "limits_written": Sentence("limits written to {path}: {metrics}"),
+    "limits_written": Sentence(
+        "limits written to {path}: {metrics}[left?; none for {left}: it was 0 or unknown in these runs]"
+    ),
     "limits_not_written": Sentence("limits NOT written to {path}: {error}"),
     "limits_not_judged": Sentence("limits are not judged while calibrating"),
     "proposed_of_samples": Sentence(
