@@ -115,7 +115,7 @@ class Overload:
     def __str__(self) -> str:
         rates = f"{self.offered_rps:.4g} req/s offered, {self.served_rps:.3g} served"
         if not self.wait_growth:
-            return f"{rates} with all slots at work: the queue of a longer run grows throughout"
+            return f"{rates} with all slots busy: in a longer run the queue keeps growing"
         return f"{rates}, the queue grew throughout"
 
     def breaks(self, objective: Objective) -> bool:

@@ -343,14 +343,14 @@ class TestView:
 
     @property
     def void_loads(self) -> list[str]:
-        """Void loads in words, ``2 loads were void for a cause on this machine and measured again: measure``;
+        """Void loads in words, ``2 loads were void because of this machine and measured again: measure``;
         else empty."""
         found = list(self.entry.get("void_loads") or ())
         if not found:
             return []
         labels = ", ".join(dict.fromkeys(str(void["label"]) for void in found))
         loads = "1 load was" if len(found) == 1 else f"{len(found)} loads were"
-        return [f"{loads} void for a cause on this machine and measured again: {labels}"]
+        return [f"{loads} void because of this machine and measured again: {labels}"]
 
     @property
     def next_class(self) -> tuple[str, list[Entry]] | None:
@@ -391,7 +391,7 @@ class TestView:
         )
         share = f" ({numbers.percentage(ok / of)})" if of else ""
         cut = counts.get(Outcome.CUT_BY_USER, 0)
-        beside = f"beside them {cut} that their users were to cut" if cut else ""
+        beside = f"the plan cuts another {cut}" if cut else ""
         return "; ".join(filter(None, (f"{ok} of {of} requests completed{share}", failed, beside)))
 
     @property

@@ -51,7 +51,7 @@ def test_longer_answers_are_a_warning_that_names_their_effect() -> None:
     assert not finding.ok
     assert not finding.voids
     assert "a change of 20 %" in finding.message
-    assert "do not answer alike" in finding.message
+    assert "answer differently" in finding.message
 
 
 def test_a_difference_too_small_to_matter_is_fine_however_sure_it_is() -> None:

@@ -196,7 +196,7 @@ def test_too_few_runs_and_other_lengths_are_said(tmp_path: Path, capsys: pytest.
     text = " ".join(" ".join(lines).split())
     assert "400 ms not measured inconclusive" in text
     assert "0002_short has 1 run: at least 3 of each are needed" in text
-    assert "20 output tokens per request against 64 of the baseline" in text
+    assert "20 output tokens per request, 64 in the baseline" in text
 
 
 def drifting(level: float, sessions: int, seed: int) -> list[float]:

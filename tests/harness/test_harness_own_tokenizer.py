@@ -266,7 +266,7 @@ def test_a_server_that_counts_otherwise_is_a_warning_with_its_size(tmp_path: Pat
     assert {TOKEN_SOURCES[code] for code in run.records.token_source} == {TokenSource.SERVER_USAGE}
     found = next(found for found in result.validity.findings if found.check == "tokenizer_agreement")
     assert (found.ok, found.voids) == (False, False)
-    assert "it has another vocabulary than tokenizer.file" in found.message
+    assert "its vocabulary differs from tokenizer.file" in found.message
 
 
 def test_what_our_counts_are_of_is_stated_where_nobody_else_says(

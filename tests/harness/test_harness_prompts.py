@@ -71,7 +71,7 @@ def test_prompts_that_a_data_set_has_no_others_of_are_told() -> None:
     (finding,) = [each for each in three.findings if each.check == "prompts_sent_before"]
     assert finding.value == 1.0  # the warm-up had them all
     assert not finding.voids
-    assert "100 % of the measured prompts had been sent" in finding.message
+    assert "had already sent 100 % of the measured prompts" in finding.message
     assert not three.validity.reasons
     session.close()
 

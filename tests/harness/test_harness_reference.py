@@ -55,7 +55,7 @@ def test_runs_of_other_lists_have_the_noise_of_lengths_in_their_interval(before:
     assert not found.paired
     assert found.verdict is ComparisonVerdict.INCONCLUSIVE
     told = " ".join(map(str, _reference(_session(lists=before), lists=now).notes("main")))
-    assert ("other lengths of prompts" in told) == (before != now)
+    assert ("other prompt and reply lengths" in told) == (before != now)
 
 
 def test_the_runs_of_a_job_have_one_list_and_are_no_pairs() -> None:
@@ -82,7 +82,7 @@ def test_from_three_sessions_on_the_unit_is_the_session() -> None:
 
 def test_days_are_said_to_be_alike_while_nothing_is_known_of_them() -> None:
     (said,) = map(str, _reference(_session()).notes("main"))
-    assert "days are assumed to be alike" in said
+    assert "assumes that days are alike" in said
     assert "save 2 more under 'main'" in said
     assert "save 1 more" in str(_reference(_session(), _session()).notes("main")[0])
     (three,) = _reference(_session(), _session(), _session()).notes("main")
@@ -118,7 +118,7 @@ def test_only_what_counts_is_compared_with_and_the_others_are_told() -> None:
     found = _reference(*good, *bad)
     assert (found.sessions, found.named) == (tuple(good), good[-1])
     told = str(found.notes("main")[0])
-    assert told.startswith("4 sessions of 'main' are no part of what is compared with: 2 did not pass the")
+    assert told.startswith("4 sessions of 'main' are left out of the comparison: 2 did not pass the")
     assert _reference(*bad).named is bad[-1]  # which is refused where something decides
 
 
@@ -127,7 +127,7 @@ def test_what_was_before_an_accepted_level_is_no_part_of_it() -> None:
     new = [_standing("counts", 2.0, accepted="larger pages"), _standing("counts", 2.01)]
     found = _reference(*old, *new)
     assert found.alike == tuple(new)
-    assert str(found.notes("main")[0]) == "the level was accepted anew: larger pages"
+    assert str(found.notes("main")[0]) == "a new level was accepted: larger pages"
     assert _reference(*old, _standing("failed", 2.0, accepted="x")).alike == tuple(old)
 
 
@@ -287,4 +287,4 @@ def test_sessions_that_made_a_metric_otherwise_are_left_out_of_that_metric_alone
 def test_a_baseline_of_before_is_compared_and_said_not_to_tell_how_it_was_made() -> None:
     now = _made("the server", "ITL, method direct")
     reference = Reference.of([_session()], now.identity)
-    assert "does not tell how its metrics were made" in str(reference.notes("main")[0])
+    assert "does not record how its metrics were measured" in str(reference.notes("main")[0])

@@ -348,9 +348,12 @@ def test_the_transport_to_an_endpoint(url: str, http2: bool, over: str) -> None:
 @pytest.mark.parametrize(
     ("workers", "told"),
     [
-        (3, r"3 worker processes sent the load, .* is of 4 worker processes: .*selftest --workers 3"),
-        (0, r"pytest's own process sent the load, .* is of 1 worker process: .*selftest --workers 0"),
-        ("ray?workers=8", r"workers of a cluster \(ray.*is of 1 worker process: .*no selftest of a cluster"),
+        (3, r"3 worker processes sent the load, .* covers 4 worker processes: .*selftest --workers 3"),
+        (0, r"pytest's own process sent the load, .* covers 1 worker process: .*selftest --workers 0"),
+        (
+            "ray?workers=8",
+            r"workers of a cluster \(ray.*covers 1 worker process: .*a cluster has no selftest",
+        ),
     ],
 )
 def test_a_run_with_another_number_of_workers_is_flagged(workers: int | str, told: str) -> None:
@@ -367,7 +370,7 @@ def test_where_nothing_held_every_load_is_beyond() -> None:
     failed = certificate(highest_rate_rps=None, trusted=False, extent="quick")
     (finding,) = beyond([observed([], OpenLoop(1.0), SelfCheck(peak_in_flight=1))], failed)
     assert "nothing held there" in finding.message
-    assert "run a whole selftest" in finding.message
+    assert "run a full selftest" in finding.message
 
 
 def measured(endpoint: str) -> TestResult:

@@ -49,7 +49,7 @@ def test_more_workers_than_cores_are_told() -> None:
     (note,) = worker_notes(3, cores=2)
     assert str(note).startswith("3 worker processes share 2 cores: they delay one another")
     (note,) = worker_notes(0)
-    assert "measured within pytest's own process (--llm-workers 0)" in str(note)
+    assert "measured in pytest's own process (--llm-workers 0)" in str(note)
     assert worker_notes(0, replay=True) == ()
     (note,) = worker_notes(2, replay=True)
     assert "no effect on a replay" in str(note)

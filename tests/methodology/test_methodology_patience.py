@@ -94,7 +94,7 @@ def test_a_timeout_is_named_as_ours_with_what_extends_it() -> None:
     result = sut.measure(long_context.TEST, "standard", keep=keep, lengths=[1024, 2048, 32768], requests=3)
     assert result.levels[-1].errors == {Outcome.TIMEOUT: 3}
     (reason,) = validity(result.observations, Budget(), result.budgeted).reasons
-    assert "3 were given up by the load generator's own deadlines" in reason
+    assert "the load generator gave up 3 at its own deadlines" in reason
     assert "--llm-timeout or timeout_s" in reason
 
 

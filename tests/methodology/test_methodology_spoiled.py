@@ -133,7 +133,7 @@ def test_only_limits_that_this_machine_may_touch_void_a_load(limits: list[Object
     assert (found.ok, found.voids) == (False, not stands)
     assert disturbed(run) is not stands
     assert (void_causes(run) == ()) is stands
-    assert ("no limit of the test is that near" in found.message) is stands
+    assert ("no limit of the test is that close" in found.message) is stands
 
 
 @pytest.mark.parametrize(("limit", "stands"), [(1_000.0, True), (4_990.0, False)])
@@ -415,7 +415,7 @@ def test_where_reads_are_the_stamps_the_loop_says_how_late() -> None:
     found = late_reads(answer(plan(), selfcheck=check))
     assert found is not None
     assert (found.ok, found.value) == (False, pytest.approx(15.0))
-    assert "reads are stamped when they are read" in found.message
+    assert "chunks are stamped when it reads them" in found.message
     assert late_reads(answer(plan(), selfcheck=replace(check, loop_lag_p99_ns=8 * MS))).ok  # type: ignore[union-attr]
 
 

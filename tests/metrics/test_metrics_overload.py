@@ -50,7 +50,7 @@ def test_a_run_may_end_before_its_queue_begins() -> None:
     assert (found.wait_growth, found.given_up) == (0.0, 0)
     assert found.served_rps == pytest.approx(45, rel=0.06)
     assert {"ttft", "e2e", "goodput"} <= set(found.unbounded)
-    assert str(found).endswith("with all slots at work: the queue of a longer run grows throughout")
+    assert str(found).endswith("with all slots busy: in a longer run the queue keeps growing")
     judged = gate([ttft.p50 <= 1e6 * ms], {}, found).objectives
     assert [each.verdict for each in judged] == [GateVerdict.FAIL]
     assert overload([(run, None)], 52.0) is None  # the engine does not say its slots

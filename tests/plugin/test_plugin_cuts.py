@@ -39,7 +39,7 @@ def test_what_is_cut_is_told_and_counts_in_nothing_else(
     assert entry["metrics"]["completion_rate"]["n"] == 120
     (told,) = (each for each in entry["validity"]["findings"] if each["check"] == "planned_cuts")
     assert told["ok"]
-    assert "users were to cut 80 of 200 requests" in told["message"]
+    assert "the plan cuts 80 of 200 requests" in told["message"]
     workload = next(each["text"] for each in entry["configuration"] if each["item"] == "Workload")
     assert "users cut 40 % of the requests" in workload
     clauses = {each["id"]: each for each in entry["compliance"]["requirements"]}
@@ -47,7 +47,7 @@ def test_what_is_cut_is_told_and_counts_in_nothing_else(
     assert clauses["M-4.3-custom-fully-specified"]["status"] == "met"
     page = (suite.path / "out" / "report.html").read_text("utf-8")
     assert "120 of 120 requests completed" in page
-    assert "beside them 80 that their users were to cut" in page
+    assert "the plan cuts another 80" in page
     capsys.readouterr()
     assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
 

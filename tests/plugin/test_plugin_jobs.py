@@ -124,7 +124,7 @@ def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> N
     standard(suite, endpoint=noisy)
     (entry,) = entries(suite).values()
     assert entry["metrics"]["ttft.p50"]["kind"] != "saved_spread"
-    assert any("is of another thing: warmup was 2 requests" in note for note in entry["notes"])
+    assert any("measured something else: warmup was 2 requests" in note for note in entry["notes"])
 
 
 def test_keywords_of_other_tests_are_answered_with_those_of_a_job(suite: Suite) -> None:

@@ -130,7 +130,7 @@ def test_a_profiler_that_does_not_work_is_a_note(state: str, said: str, tmp_path
     assert not files
 
 
-RAN = r"profiled under \d+ further requests like those of measure, .*: no figure and no verdict rests on them"
+RAN = r"profiled under \d+ further requests like those of measure, .*: no figure and no verdict uses them"
 
 
 @pytest.mark.parametrize(

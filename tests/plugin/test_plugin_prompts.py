@@ -90,7 +90,7 @@ def test_also_of_a_server_whose_prefix_cache_is_declared_off(suite: Suite, keepi
     """A cache of whole replies is none of prefixes, and nothing else tells of it."""
     (suite.path / "sut.toml").write_text('[sut]\nprefix_caching = "disabled"\n', "utf-8")
     entry = measured(suite, keeping.url, "--llm-prompts=third", "--llm-sut=sut.toml")
-    assert "one of whole replies" in checks(entry)["prompts_of_others"]["message"]
+    assert "reply cache" in checks(entry)["prompts_of_others"]["message"]
     entry = measured(suite, keeping.url, "--llm-sut=sut.toml")
     assert "prompts_of_others" not in checks(entry)
 

@@ -73,7 +73,7 @@ def test_a_spoiled_load_is_measured_again_kept_and_told(
     with standing_still(out, "measure"):
         result = run(suite, engine)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*warning: 1 load was void for a cause on this machine*"])
+    result.stdout.fnmatch_lines(["*warning: 1 load was void because of this machine*"])
     (entry,) = suite.report["tests"]
     assert entry["validity"]["verdict"] == "valid"
     (void,) = entry["void_loads"]
@@ -128,7 +128,7 @@ def test_a_closed_loop_that_stood_still_is_void_or_says_what_it_may_be_off_by(
     (entry,) = suite.report["tests"]
     if entry["void_loads"]:
         causes = " ".join(entry["void_loads"][0]["causes"])
-        assert "were read late, together with later ones" in causes or "slots stood empty for" in causes
+        assert "were read late, together with later ones" in causes or "slots were empty for" in causes
         return
     check = entry["selfcheck"]
     assert check["unresolved_chunks"] > 0

@@ -38,7 +38,7 @@ def test_a_comparison_ends_when_it_is_decided(
     (found,) = (each for each in test["comparisons"] if each["gated"])
     assert found["verdict"] == verdict
     assert 3 <= len(found["candidate"]) == len(found["baseline"]) < 12
-    assert "budget of 120 s: the test finds in 90 of 100 sessions a worsening of" in test["notes"][0]
+    assert "budget of 120 s: in 90 of 100 sessions the test finds a worsening of" in test["notes"][0]
     (again,) = recompute(pytester.path / "report/report.json")
     assert again.good, again.lines()
 

@@ -312,7 +312,7 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     assert not busy["ok"]
     assert not busy["voids"]
     told = re.compile(
-        r"1000 requests span about [.\d]+ relaxation times of the queue: with 16 requests under way the "
+        r"1000 requests span about [.\d]+ relaxation times of the queue: with 16 requests in flight the "
         r"server is 9\d[.\d]* % busy at this rate: upper ends of percentiles beyond the median are open; "
     )
     assert told.match(busy["message"])

@@ -10,23 +10,21 @@ from types import MappingProxyType
 
 from pytest_llmbench.model.wording import Sentence
 
-_NOT_AS_ASKED = "so the lengths are not those that were asked for"
+_NOT_AS_ASKED = "so the lengths differ from those requested"
 _BEHIND = "the generator could not keep its schedule; lower the rate or free the CPU"
 _LATE = (
     "[{late} of the chunks were read late, together with later ones]"
-    "[loop?reads are stamped when they are read, and the measuring loop was late]"
+    "[loop?the measuring loop was late, and chunks are stamped when it reads them]"
 )
-_NEAR = (
-    "[stands?no limit of the test is that near, so it is judged, and the figures say how far they are off]"
-)
+_NEAR = "[stands?no limit of the test is that close, so it is judged, and the figures show their error]"
 _ENOUGH = "[beyond!about][beyond?more than] {enough} requests"
 _FAILURES = "[ ({kinds})][; the first error is: {first_error}]"
 
 _LOADS = {
     "all_requests_recorded": Sentence(
-        "[may_be_more!{value} of {limit} planned requests have a record]"
-        "[may_be_more?{value} requests have a record, at least {limit} were planned]"
-        "[, {unsent} were never sent since their session was cut off]",
+        "[may_be_more!{value} of {limit} planned requests have a record][may_be_more?{value} requests have "
+        "a record, at least {limit} were planned][, {unsent} were never sent because their session was cut "
+        "off]",
         voids=True,
     ),
     "complete": Sentence(
@@ -42,7 +40,7 @@ _LOADS = {
     ),
     "loop_lag": Sentence(
         "the measuring loop was late by {value} at P99",
-        "something else held it; time stamps may be late by as much",
+        "something else blocked it; time stamps may be late by as much",
         "ms",
     ),
     "drained": Sentence("{value} requests are still in flight after the drain"),
@@ -61,58 +59,58 @@ _LOADS = {
         voids=True,
     ),
     "empty_slots": Sentence(
-        "slots stood empty for {value} of their time[, refilled {refilled} late at P99] (limit {limit})",
-        "fewer requests were in flight than asked for; {remedy}",
+        "slots were empty for {value} of the time[, and refilled {refilled} late at P99] (limit {limit})",
+        "fewer requests were in flight than the test asks for; {remedy}",
         "ratio",
         voids=True,
     ),
     "not_offered": Sentence(
-        "the generator fell behind in {value} of {alike} loads[on_schedule? on schedule]: they are left out, "
-        "neither held nor saturated ({levels})",
+        "the generator fell behind in {value} of {alike} loads[on_schedule? on schedule]: they are left "
+        "out and count as neither held nor saturated ({levels})",
         "free the CPU of other work",
     ),
     "host_limits": Sentence(
-        "the load generator's machine was held to looser limits than the usual ({limits:;})",
-        "what it did to the figures voids nothing",
+        "the limits for the load generator's machine were looser than usual ({limits:;})",
+        "its effect on the figures does not void the run",
     ),
     "overload": Sentence("{limit} were offered, {value} served: the queue grew throughout", unit="req/s"),
     "overload.ahead": Sentence(
-        "{limit} were offered, {value} are served with all slots at work: the queue of a longer run grows "
-        "throughout",
+        "{limit} were offered, the server handles {value} with all slots busy: in a longer run the queue "
+        "keeps growing",
         unit="req/s",
     ),
     "run_length": Sentence(
         "{requests} requests span about {value} relaxation times of the queue (work for {busy} of {slots} "
         "slots)",
-        "too few to tell it from one that grows without end, so upper ends of means are open; "
+        "too few to tell a stable queue from one that keeps growing, so upper ends of means are open; "
         + _ENOUGH
-        + "[beyond! would do if it is as it seems, or lower the rate]"
+        + "[beyond! would do if the queue is stable, or lower the rate]"
         "[beyond? would be needed, or a lower rate]",
     ),
     "run_length.slowed": Sentence(
-        "{requests} requests span about {value} relaxation times of the queue: with {slots} requests under "
-        "way the server is {busy} busy at this rate",
+        "{requests} requests span about {value} relaxation times of the queue: with {slots} requests in "
+        "flight the server is {busy} busy at this rate",
         f"upper ends of percentiles beyond the median are open; {_ENOUGH} would do, or a lower rate",
     ),
     "run_length.overloaded": Sentence(
-        "with {slots} requests under way the server is {busy} busy at this rate",
-        "nothing tells how far its queue grows, so upper ends are open; lower the rate",
+        "with {slots} requests in flight the server is {busy} busy at this rate",
+        "it is unknown how far its queue grows, so upper ends are open; lower the rate",
     ),
     "equal_lengths": Sentence(
-        "all replies have {tokens} tokens, so requests go in waves and reach no steady state",
-        "vary their lengths, or judge the job: leave out steady, give a number of requests",
+        "all replies have {tokens} tokens, so requests run in waves and never reach a steady state",
+        "vary the lengths, or judge the whole job: omit steady and set a number of requests",
     ),
     "first_wave": Sentence(
         "{near} is near the end of the first wave ({slots} of {requests} requests), where TTFT jumps",
-        "choose another number of requests than {requests}",
+        "choose a number of requests other than {requests}",
         "ratio",
     ),
     "measured": Sentence(
-        "nothing was measured: no load was found that the system sustains: see the notes", voids=True
+        "nothing was measured: the search found no load that the system sustains (see the notes)", voids=True
     ),
     "measured.failed": Sentence(
-        "nothing was measured: no load was found that the system sustains: {failed} of {sent} requests "
-        "failed" + _FAILURES,
+        "nothing was measured: the search found no load that the system sustains: {failed} of {sent} "
+        "requests failed" + _FAILURES,
         voids=True,
     ),
     "measured.error": Sentence("nothing was measured: {error}", voids=True),
@@ -122,98 +120,99 @@ _LOADS = {
 _REQUESTS = {
     "prompt_lengths": Sentence(
         "{value} of {prompts} prompts missed their exact length, by up to {most} tokens",
-        "the server counts otherwise than when it was asked",
+        "the server counts differently now than when the prompts were made",
         voids=True,
     ),
     "prompt_length_drift": Sentence(
-        "the [by_file?tokenizer file][by_file!server] counts {counted} input tokens a prompt where {asked} "
-        "were asked for ({value})",
-        "it has another vocabulary or chat template than the workload[cut? or reads only a part of the "
+        "the [by_file?tokenizer file][by_file!server] counts {counted} input tokens per prompt, not the "
+        "{asked} requested ({value})",
+        "its vocabulary or chat template differs from the workload's[cut?, or it reads only a part of the "
         f"prompts], {_NOT_AS_ASKED}",
         "ratio",
     ),
     "tokenizer_agreement": Sentence(
-        "the server counts {least} to {most} tokens beyond those of the tokenizer file in prompts of "
-        "{tokens} ({prompts} prompts)",
-        "it has another vocabulary than tokenizer.file of the SUT file, or it changes prompts, so counts by "
+        "the server counts {least} to {most} tokens more than the tokenizer file in prompts of {tokens} "
+        "({prompts} prompts)",
+        "its vocabulary differs from tokenizer.file of the SUT file, or it changes prompts, so counts by "
         "that tokenizer are not native ones",
     ),
     "beyond_context": Sentence(
-        "{value} of {requests} requests were refused as longer than the model's context, and count as "
-        "failures",
+        "{value} of {requests} requests exceed the model's context: the server refused them, and they "
+        "count as failures",
         "use a workload with shorter prompts, or start the server with a longer context",
     ),
     "prefix_cache_hits": Sentence(
-        "[by_page?by its metrics page ]the server took {value} of the input tokens from its prefix cache",
+        "[by_page?its metrics page says that ]the server took {value} of the input tokens from its prefix "
+        "cache",
         unit="ratio",
     ),
     "prompts_sent_before": Sentence(
-        "{value} of the measured prompts had been sent to this server before in this session",
-        "a prefix cache may have held them: the workload has no others, the same load was sent again, or the "
-        "server counts tokens only of prompts that it runs, and not word by word",
+        "this session had already sent {value} of the measured prompts to this server",
+        "a prefix cache may have held them: the workload has no other prompts, the same load was sent "
+        "again, or the server counts tokens only of prompts that it runs, and not word by word",
         "ratio",
     ),
     "prompts_of_others": Sentence(
-        "earlier sessions with {option} may have sent the same prompts to this server, and its prefix cache, "
-        "or one of whole replies, may hold them",
-        "leave that option out",
+        "earlier sessions with {option} may have sent the same prompts to this server; its prefix cache or "
+        "reply cache may hold them",
+        "omit that option",
     ),
     "others_served": Sentence(
-        "by its metrics page the server finished {finished} requests while {sent} were sent from here",
-        "somebody else used it (another session, another client), and their load is in every figure",
+        "the server's metrics page counts {finished} finished requests, this session sent {sent}",
+        "another client or session used the server, and its load affects every figure",
         "ratio",
     ),
     "model_loaded": Sentence(
         "{value} of {requests} requests waited for the server to load the model, {longest} at most",
-        "these are cold starts, and their times are those of loading; keep the model in memory (keep_alive "
-        "of Ollama), and see that no other model takes its place",
+        "these are cold starts, and their times include loading; keep the model in memory (keep_alive of "
+        "Ollama), and let no other model replace it",
     ),
     "taken_late": Sentence(
-        "{count} of {requests} requests waited until their last byte had left, for a new connection (TCP, "
-        "TLS) or for the server to take them: {median} in the median, {most} at most",
-        "TTFT and E2E begin after that; ttft_scheduled and e2e_scheduled have it",
+        "{count} of {requests} requests waited before their last byte left, for a new connection (TCP, "
+        "TLS) or for the server to accept them: {median} in the median, {most} at most",
+        "TTFT and E2E begin after this wait; ttft_scheduled and e2e_scheduled include it",
         "ratio",
     ),
     "sent_again": Sentence(
         "{value} of {requests} requests were sent again on a new connection",
-        "the server had closed the kept one before a byte of them arrived; their times count from the second "
-        "sending",
+        "the server had closed the kept-alive connection before any of their bytes arrived; times count "
+        "from the second send",
     ),
     "clock_stepped": Sentence(
-        "the wall clock of this machine was set by {value} while load was running",
-        "no latency goes by it, but the instants of the report do, beside a server's log: let the clock be "
-        "slewed, or set it before a session",
+        "the wall clock of this machine jumped by {value} while a load ran",
+        "no latency uses the wall clock, but the report's times of day do, and may not match a server's "
+        "log: slew the clock, or set it before a session",
         "ms",
     ),
     "planned_cuts": Sentence(
-        "users were to cut {cut} of {requests} requests, which count neither as completed nor as failed and "
-        "are in no latency: {left} were cut, {silent} of them before their first token, and {complete} "
-        "replies were complete before that[; {failed} had failed before that][ ({kinds})]",
+        "the plan cuts {cut} of {requests} requests; they count as neither completed nor failed, and no "
+        "latency includes them: {left} were cut, {silent} of them before their first token, and {complete} "
+        "replies were complete before the cut[; {failed} had failed before it][ ({kinds})]",
         unit="ratio",
     ),
     "error_budget": Sentence(
         "{failed} of {requests} requests failed, the budget is {limit}"
         + _FAILURES
-        + "[; {timeouts} were given up by the load generator's own deadlines, which --llm-timeout or "
-        "timeout_s extends]"
-        "[none_good?; without one good request nothing was measured, whatever the budget]",
+        + "[; the load generator gave up {timeouts} at its own deadlines, which --llm-timeout or timeout_s "
+        "extends]"
+        "[none_good?; no request succeeded, so nothing was measured, whatever the budget]",
         unit="ratio",
         voids=True,
     ),
     "raised_error_budget": Sentence(
         "the error budget was raised to {value} of the requests, usually {limit}: {failed} of {requests} "
-        "failed, and no latency is of them",
+        "failed, and no latency includes them",
         unit="ratio",
     ),
     "given_up": Sentence(
-        "{gone} of {requests} requests were given up on[, {at_deadline} at a deadline of ours]"
-        "[, {with_load} with the load]",
-        "they took longer than was waited, so percentiles above {known} and means have no upper end",
+        "the load generator gave up {gone} of {requests} requests[, {at_deadline} at its own deadline][, "
+        "{with_load} with the load]",
+        "they take longer than it waited, so percentiles above {known} and means have no upper end",
         "ratio",
     ),
     "sessions_cut_off": Sentence(
-        "{cut} of {sessions} sessions were cut off by a turn that did not end well, and {unsent} turns never "
-        "sent; the budget is {limit}",
+        "{cut} of {sessions} sessions were cut off by a turn that did not complete, and {unsent} turns "
+        "were never sent; the budget is {limit}",
         unit="ratio",
         voids=True,
     ),
@@ -222,10 +221,10 @@ _REQUESTS = {
 _REPLIES = {
     **{
         f"{kind}_answers": Sentence(
-            f"the server counts {{counted}} tokens that a turn adds with the {kind} answer before it, where "
-            "{asked} were asked for ({value})",
-            "it has another vocabulary or chat template than the workload, or leaves answers out of the "
-            "history, so contexts grow otherwise than those that were asked for",
+            f"with the {kind} answer before it, a turn adds {{counted}} tokens by the server's count, not "
+            "the {asked} requested ({value})",
+            "its vocabulary or chat template differs from the workload's, or it leaves answers out of the "
+            "history, so contexts do not grow as requested",
             "ratio",
         )
         for kind in ("live", "recorded")
@@ -233,19 +232,19 @@ _REPLIES = {
     "output_limits": Sentence(
         "{told:;}",
         f"the server ignores it, {_NOT_AS_ASKED}[miscounts?; or it counts more than it generates, and "
-        "nothing per token is judged beyond 1 % of them]",
+        "beyond 1 % of the replies no figure per token is judged]",
     ),
     "unshown_tokens": Sentence(
-        "{value} at least of the output tokens that the server counts have no byte of text in the replies",
-        "throughput and time per token are of tokens that nobody received. Hidden reasoning that is not "
-        "counted apart, ends that were ignored (ignore_eos), or a count that is wrong",
+        "at least {value} of the output tokens that the server counts have no text in the replies",
+        "throughput and time per token include tokens that nobody received. Possible causes: hidden "
+        "reasoning that is not counted separately, ignored end tokens (ignore_eos), or a wrong count",
         "ratio",
     ),
     "sent_ahead": Sentence(
-        "{value} of the replies pause behind their piece of text number {piece}, for {pause} in the median "
-        "where later ones follow in {pace}",
-        "what comes before is sent ahead of the generation (a preamble, a prefill elsewhere), so TTFT does "
-        "not tell when a user can begin to read",
+        "{value} of the replies pause after piece {piece} of their text, for {pause} in the median; later "
+        "pieces follow in {pace}",
+        "the server sends what comes before the pause ahead of the generation (a preamble, a prefill "
+        "elsewhere), so TTFT does not show when a user can begin to read",
         "ratio",
     ),
     "stream_fidelity": Sentence(
@@ -256,156 +255,157 @@ _REPLIES = {
     ),
     "stream_fidelity.late": Sentence(
         "{value} of the replies arrived all at once",
-        "this machine read them late, so whether anything buffers them is not known; run again when idle",
+        "this machine read them late, so it is unknown whether anything buffers them; run again when the "
+        "machine is idle",
         "ratio",
         voids=True,
     ),
     "stream_fidelity.filtered": Sentence(
         "{value} of the replies arrived all at once",
-        "an output filter is on, which reads replies first",
+        "an output filter is on, and it reads replies first",
         "ratio",
     ),
     "gathered_chunks": Sentence(
         "{value} of the chunks were sent together with an earlier one",
-        "the server writes several at once, or something between here and the engine gathers them (the "
-        "buffer of a proxy). TTFT is when the first lot came, and there is no time between the chunks of a "
-        "lot",
+        "the server writes several at once, or something between here and the engine gathers them (a "
+        "proxy's buffer). TTFT is when the first group arrived, and the times between the chunks of a "
+        "group are unknown",
         "ratio",
     ),
     "coalesced_chunks": Sentence(
-        "at {level} {value} of the chunks shared a read with an earlier one",
-        "they have no spacing of their own, and the short gaps are not to be trusted",
+        "at {level}, {value} of the chunks shared a read with an earlier one",
+        "their own spacing is unknown; do not trust the short gaps",
         "ratio",
     ),
     "ended_early": Sentence(
-        "replies ended by themselves after {got} output tokens in the mean where {asked} were asked for "
+        "replies ended on their own after {got} output tokens in the mean, not the {asked} requested "
         "({value})",
-        "end-to-end latency and load are those of short replies; request.ignore_eos in the SUT file has a "
-        "server go on to the end",
+        "end-to-end latency and load are those of short replies; with request.ignore_eos in the SUT file a "
+        "server generates up to the limit",
         "ratio",
     ),
     "counted_differently": Sentence(
-        "the server counts the output tokens of {counted} of {replies} replies, and not of the others",
-        "figures per token are of two kinds of token, or of these replies alone. Something in between drops "
-        "usage, or servers of several kinds answer",
+        "the server counts the output tokens of {counted} of {replies} replies, but not of the others",
+        "figures per token mix two kinds of token, or cover these replies alone. Something in between "
+        "drops usage, or several kinds of server answer",
         "ratio",
     ),
     "server_counts": Sentence(
-        "the server counts the output tokens of no reply: they were counted here, [by_text?by the reference "
-        "tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply that ended at its "
-        "limit counts as max_tokens][by_text!as chunks with text, which may hold several tokens]",
-        "let it send usage (stream_options.include_usage), or name the model's tokenizer (tokenizer.file of "
-        "the SUT file)",
+        "the server does not count output tokens, so they were counted here, [by_text?by the reference "
+        "tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply that ended at "
+        "its limit counts as max_tokens][by_text!as chunks with text, which may hold several tokens]",
+        "make it send usage (stream_options.include_usage), or name the model's tokenizer (tokenizer.file "
+        "of the SUT file)",
     ),
     "contradicted_counts": Sentence(
-        "the server's token counts cannot be in {wrong} of {replies} replies, by the replies themselves "
-        "(such as: {example})",
-        "a part larger than its whole is in no figure, and output that it miscounts is counted here",
+        "the server's token counts are impossible in {wrong} of {replies} replies (such as: {example})",
+        "no figure uses a part that is larger than its whole, and output that the server miscounts is "
+        "counted here",
         "ratio",
     ),
     "scorer_failed": Sentence(
         "the scorer failed on {value} of {questions} answers ({example})",
-        "how many are right is not known; it is called with the reply and the answer, both texts, and gives "
-        "True or False",
+        "the number of right answers is unknown; the scorer gets the reply and the answer, both texts, and "
+        "must return True or False",
         voids=True,
     ),
     "no_answer": Sentence(
         "the scorer finds no answer in {value} of the replies",
-        "they count as not right; see whether the scorer fits what the model writes",
+        "they count as wrong; check whether the scorer fits what the model writes",
         "ratio",
     ),
     "answers_cut": Sentence(
         "{value} of the replies ended at their limit before the answer",
-        "they count as not right; raise max_tokens",
+        "they count as wrong; raise max_tokens",
         "ratio",
     ),
     "unknown_finish": Sentence(
-        "replies end with a finish reason that is not known here ({words})",
-        "they count as complete, and not as ended by their limit",
+        "replies end with an unknown finish reason ({words})",
+        "they count as complete, not as ended by their limit",
         "ratio",
     ),
     "adapter_calls_failed": Sentence(
         "{value} of {calls} calls that unload and load adapters failed: {problems:;}[further?, …]",
-        "the engine did not do what the test is about[absent?; afterwards it has no {absent}]",
+        "the engine did not do what the test measures[absent?; afterwards it has no {absent}]",
     ),
     "adapter_calls_behind": Sentence(
-        "{value} adapters were unloaded and loaded again, of {limit} that were due",
-        "a call takes longer than the rate allows: the figures are of as many as there were",
+        "{value} of {limit} planned adapter reloads took place",
+        "a call takes longer than the rate allows; the figures cover the reloads that took place",
     ),
     "other_models": Sentence(
-        "all replies name another model than the one that was asked for ({models}[further?, …])", unit="ratio"
+        "all replies name a model other than the requested one ({models}[further?, …])", unit="ratio"
     ),
     "other_models.mixed": Sentence(
         "replies name several models ({models}[further?, …])",
-        "a gateway fell back to another one or deals requests to several, and every figure is of the mixture",
+        "a gateway fell back to another model or spreads requests over several, and every figure mixes them",
         "ratio",
     ),
     "server_times": Sentence(
-        "{wrong} of {requests} requests took longer inside the server, as it says, than until their first "
-        "output came[, by up to {most}]",
-        "something before the engine answers from a cache of replies, or the server's clock is wrong; its "
-        "queue wait and prefill are not to be believed",
+        "by the server's own times, {wrong} of {requests} requests took longer inside it than until their "
+        "first output arrived[, by up to {most}]",
+        "a reply cache in front of the engine answers, or the server's clock is wrong; do not trust its "
+        "queue wait and prefill",
         "ratio",
     ),
     "replies_without_tpot": Sentence(
         "{short} of {replies} replies have fewer than two tokens",
-        "tpot_ms asks nothing of them, and they count as good; see why they end so early",
+        "tpot_ms does not apply to them, and they count as good; find out why they end so early",
         "ratio",
     ),
-    "itl_samples": Sentence("there are gaps at every level by method {option}", voids=True),
+    "itl_samples": Sentence("method {option} finds gaps at every level", voids=True),
     "itl_samples.no_instants": Sentence(
-        "there is no gap at {levels} by method {option}",
-        "the server gives no instants of its tokens: switch them on, or leave method out",
+        "method {option} finds no gap at {levels}",
+        "the server sends no time stamps of its tokens: switch them on, or omit method",
         voids=True,
     ),
     "itl_samples.no_counts": Sentence(
-        "there is no gap at {levels} by method {option}",
-        "the tokens of its chunks are not known: leave method out",
+        "method {option} finds no gap at {levels}",
+        "the number of tokens in its chunks is unknown: omit method",
         voids=True,
     ),
     "itl_samples.one_chunk": Sentence(
-        "there is no gap at {levels} by method {option}", "its replies come in one chunk each", voids=True
+        "method {option} finds no gap at {levels}", "each reply comes in one chunk", voids=True
     ),
     "itl_short_replies": Sentence(
         "at {level} {value} of the replies ended before 50 output tokens and are left out (limit {limit})",
         unit="ratio",
     ),
     "itl_requested_tokens": Sentence(
-        "the shortest output asked for is {value} (5.4.2: at least {limit})", unit="tokens"
+        "the shortest requested output is {value} (5.4.2: at least {limit})", unit="tokens"
     ),
     "server_clock": Sentence(
-        "{level}: by the server's instants {value} of the replies took less time than their chunks took to "
-        "come, or longer than they were waited for",
-        "these are not believed, [option!leave method out][option?gaps are by method {option}]",
+        "{level}: by the server's time stamps, {value} of the replies took less time than their chunks "
+        "took to arrive, or longer than the client waited",
+        "these time stamps are not used, [option!omit method][option?gaps are by method {option}]",
         "ratio",
     ),
 }
 
 _SYSTEMS = {
-    "declared_otherwise": Sentence("{declarations:;}", "what was observed counts, so mend the declaration"),
+    "declared_otherwise": Sentence("{declarations:;}", "the observation counts, so correct the declaration"),
     "certificate_checked": Sentence(
         "the server's certificate was not checked (--llm-insecure, or insecure in the SUT file)",
-        "what answered may not be the server that was meant, and the API key went to whatever did",
+        "another server may have answered, and it received the API key",
     ),
     "key_encrypted": Sentence(
-        "the key went to a public address without encryption (http, ws or grpc)",
-        "whoever stands in between can read it; use https, wss or grpcs, and another key from now on",
+        "the API key was sent to a public address without encryption (http, ws or grpc)",
+        "anyone on the path can read it; use https, wss or grpcs, and replace the key",
     ),
     "measured_through_proxy": Sentence(
         "requests went through the proxy {proxy} (--llm-proxy)",
-        "its time, and what it holds back, is in every figure",
+        "every figure includes its delay and its buffering",
     ),
     "files_on_disk": Sentence("{error}"),
     "beyond_certified_range": Sentence(
         "the run needed {value}, more than the generator's selftest of {date} covers "
         "([held?it held up to {limit}][held!nothing held there])",
-        "latencies may hold delays of the generator; [whole!run a whole selftest, which looks further than a "
-        "quick one][whole?load from a faster or less busy host, or test this one again when it is quiet] "
+        "latencies may include delays of the generator; [whole!run a full selftest, which covers more than "
+        "a quick one][whole?send from a faster or less busy host, or test this one again when it is idle] "
         "({command})",
     ),
     "beyond_certified_range.other_workers": Sentence(
-        "{sent_by} sent the load, the selftest of {date} is of {certified}",
-        "its figures do not hold for this run; [run {command}][command!there is no selftest of a cluster]",
+        "{sent_by} sent the load, the selftest of {date} covers {certified}",
+        "its figures do not hold for this run; [run {command}][command!a cluster has no selftest]",
     ),
     "cache_disabled": Sentence(
         "with the cache off the server took {value} of the input from it",
@@ -415,95 +415,95 @@ _SYSTEMS = {
     ),
     "cache_cold": Sentence(
         "{hits} of {prefixes} prefixes were in the cache before their first request",
-        "it was not empty; check the reset call or the restart",
+        "the cache was not empty; check the reset call or the restart",
         "ratio",
         voids=True,
     ),
     "cache_warm": Sentence(
         "with the cache filled the server took {value} of the input from it",
-        "the cache is not on, or evicts what it holds before it is used",
+        "the cache is off, or evicts entries before they are used",
         "ratio",
         voids=True,
     ),
     **{
         f"cache_{state}.untold": Sentence(
-            f"cache {state}: the server does not say what it takes from its cache; its state is as declared"
+            f"cache {state}: the server does not report cache hits, so the declared state counts"
         )
         for state in ("disabled", "cold", "warm")
     },
     "equal_work": Sentence(
         "{configuration} at {level}: {value} of its input came from a prefix cache",
-        "switch prefix caching off, reset the cache between configurations, or take a workload whose prompts "
-        "are drawn: each configuration gets its own",
+        "switch prefix caching off, reset the cache between configurations, or use a workload that draws "
+        "its prompts: each configuration gets its own",
         "ratio",
         voids=True,
     ),
     "equal_work.untold": Sentence(
-        "neither replies nor a metrics page tell what came from a prefix cache, and every configuration is "
-        "sent the same prompts",
-        "behind one engine with its cache on the later ones look faster than they are. Switch it off, and "
-        "declare prefix_caching disabled in the SUT file",
+        "neither replies nor a metrics page report prefix cache hits, and every configuration gets the "
+        "same prompts",
+        "if one engine with its cache on serves them, later configurations look faster than they are. "
+        "Switch the cache off, and declare prefix_caching disabled in the SUT file",
     ),
     "same_system": Sentence(
         "{difference}",
-        "the variants are not one system, compare those that differ in the switch alone",
+        "the variants are different systems; compare variants that differ only in the switch",
         "ratio",
     ),
-    "context_truncated": Sentence("the server processed every length whole", voids=True),
+    "context_truncated": Sentence("the server processed all lengths in full", voids=True),
     "context_truncated.cut": Sentence(
-        "the server cut prompts of {lengths} tokens short", "raise its limit, or leave them out", voids=True
+        "the server cut prompts of {lengths} tokens short",
+        "raise its limit, or leave these lengths out",
+        voids=True,
     ),
     "memory_pressure.found": Sentence("memory was short: {levels:;}", unit="ratio", voids=True),
     "memory_pressure.none": Sentence(
         "no level put pressure on memory ({levels:;})",
-        "[levels_percent=(100, {percent}) would, or longer prompts]"
-        "[percent!raise levels_percent, or take longer prompts]",
+        "[levels_percent=(100, {percent}) would, or longer prompts][percent!raise levels_percent, or use "
+        "longer prompts]",
         "ratio",
         voids=True,
     ),
     "memory_pressure.batch_full": Sentence(
         "no level put pressure on memory ({levels:;})",
-        "the engine takes {batch} requests at once, which do not fill it: take longer prompts",
+        "the engine runs {batch} requests at once, which do not fill its memory: use longer prompts",
         "ratio",
         voids=True,
     ),
     "memory_pressure.no_sessions": Sentence(
         "no number of sessions put pressure on memory ({levels:;})",
-        "raise sessions, take longer contexts, or begin with fewer where little is found at once",
+        "raise sessions, use longer contexts, or begin with fewer if even the first level finds little",
         "ratio",
         voids=True,
     ),
     "memory_pressure.unknown": Sentence(
-        "whether memory was short is not known: the engine reports neither preemptions nor requests that "
+        "it is unknown whether memory was short: the engine reports neither preemptions nor requests that "
         "wait for its KV cache",
         "make its metrics page reachable",
         "ratio",
     ),
     "memory_pressure.sessions_unknown": Sentence(
-        "whether memory was short is not known: the server tells neither cached tokens nor a preemption",
-        "make its usage tell cached_tokens",
+        "it is unknown whether memory was short: the server reports neither cached tokens nor preemptions",
+        "make its usage report cached_tokens",
         "ratio",
     ),
 }
 
 _COMPARISONS = {
-    "baseline_valid": Sentence(
-        "the baseline was not measured validly, so nothing is compared with it: {causes:;}"
-    ),
+    "baseline_valid": Sentence("the baseline is void, so nothing is compared with it: {causes:;}"),
     "systems_valid": Sentence("{system}, run {run}: {why}", voids=True),
     "waived": Sentence("{difference}"),
     "made_otherwise": Sentence(
-        "another thing was measured: {difference}; not compared: {metrics}", voids=True
+        "something else was measured: {difference}; not compared: {metrics}", voids=True
     ),
     "calibration": Sentence("{error}"),
     "limit_within_noise": Sentence(
-        "{objective} is tighter than the noise of this system: about {value} of its runs lie beyond, though "
+        "{objective} is tighter than the noise of this system: about {value} of its runs miss it although "
         "nothing has changed (noise {noise} between {runs} calibrated runs)",
-        "a limit of {proposed} would not be",
+        "a limit of {proposed} is outside the noise",
         "ratio",
     ),
     "limit_within_noise.margin": Sentence(
-        "a change of {metric} by {limit} is within the noise of this system: equal builds may come out at up "
+        "a change of {metric} by {limit} is within the noise of this system: equal builds may differ by up "
         "to ±{value} with {runs} runs each, which is inconclusive",
         "allow more, or measure more runs",
         "ratio",
@@ -513,25 +513,26 @@ _COMPARISONS = {
         "got"
     ),
     "output_lengths": Sentence(
-        "{candidate} output tokens per request against {baseline} of the baseline (a change of {change}, "
-        "Cliff's delta {value}, p {p})",
-        "the arms do not answer alike, so throughput and times per request mislead",
+        "{candidate} output tokens per request, {baseline} in the baseline (a change of {change}, Cliff's "
+        "delta {value}, p {p})",
+        "the arms answer differently, so throughput and times per request mislead",
     ),
     "cache_of_arms": Sentence(
         "{candidate} of the input came from a prefix cache, {baseline} in the baseline",
-        "one arm profits from a cache that the other does not have, or filled for it",
+        "one arm profits from a cache that the other does not have, or that the other filled",
         "ratio",
     ),
     "cache_of_arms.one_known": Sentence(
-        "{value} of the input of the [of_baseline?baseline][of_baseline!candidate] came from a prefix cache, "
-        "and of the other arm it is not known",
-        "where both addresses lead to one engine, each arm finds what the other left; switch the cache off",
+        "{value} of the input of the [of_baseline?baseline][of_baseline!candidate] came from a prefix "
+        "cache; for the other arm it is unknown",
+        "if both addresses lead to one engine, each arm finds what the other left in the cache; switch the "
+        "cache off",
         "ratio",
     ),
     **{
         check: Sentence(
             f"{what}: [same?the same on all systems][other on each: {{differing:;}}]"
-            "[both?; ][not known of every system: {unknown}]"
+            "[both?; ][unknown for some systems: {unknown}]"
         )
         for check, what in (
             ("same_requests", "requests, seeds and arrivals"),

@@ -185,7 +185,7 @@ def test_a_stationary_closed_loop_leaves_its_first_wave_out(asked: dict[str, Any
 
 def test_looks_begin_behind_the_first_wave() -> None:
     result = ReplayedSUT("h100-8b").measure(ttft.TEST, requests="auto", p95_ms=200, concurrency=32)
-    assert "requests behind the first wave of 32 at the level" in str(result.notes[0])
+    assert "requests after the first wave of 32 at " in str(result.notes[0])
     assert set(judged(result).values()) == {GateVerdict.PASS}
     assert result.metrics["ttft[as judged].p95"].n == result.facts.value("load.decided_after")
 

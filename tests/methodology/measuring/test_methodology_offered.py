@@ -159,7 +159,7 @@ def test_lower_load_never_needs_a_lower_bound() -> None:
 def test_a_search_that_found_nothing_is_void_and_says_so() -> None:
     result = measured(itl, WeakGenerator(lambda *_: True))
     assert result.levels
-    assert any("no load was found that the SUT sustains" in note for note in map(str, result.notes))
+    assert any("found no load that the SUT sustains" in note for note in map(str, result.notes))
     found = anything(result)
     assert found is not None
     assert found.voids

@@ -125,9 +125,9 @@ def test_tokens_that_nobody_counted_are_a_difference_too() -> None:
         (
             ["m-2026"] * 100,
             [True],
-            "all replies name another model than the one that was asked for (m-2026: 1",
+            "all replies name a model other than the requested one (m-2026: 1",
         ),
-        (["m-small"] * 7 + [None] * 93, [False], "(the one asked for, or none: 93, m-small: 7)"),
+        (["m-small"] * 7 + [None] * 93, [False], "(the requested one, or none: 93, m-small: 7)"),
         (["m-small"] + ["m-large"] * 99, [False], "(m-large: 99, m-small: 1)"),
         ([f"m-{i % 6}" for i in range(100)], [False], "m-0: 17, m-1: 17, m-2: 17, m-3: 17, …)"),
     ],

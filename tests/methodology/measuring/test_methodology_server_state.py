@@ -78,9 +78,7 @@ def test_they_are_counted() -> None:
     found = beyond_context(records)
     assert found is not None
     assert (found.ok, found.voids, found.value) == (False, False, refused)
-    assert found.message.startswith(
-        f"{refused} of 40 requests were refused as longer than the model's context"
-    )
+    assert found.message.startswith(f"{refused} of 40 requests exceed the model's context")
     assert beyond_context(engine.run(load(100, 200)).records) is None
 
 
@@ -112,7 +110,7 @@ def test_hits_are_known_from_the_metrics_page_where_replies_do_not_tell_them() -
     assert not told.ok
     assert not counted.ok
     assert counted.value == pytest.approx(told.value, abs=0.02)
-    assert counted.message.startswith("by its metrics page the server took 9")
+    assert counted.message.startswith("its metrics page says that the server took 9")
     fresh = prefix_cache_hits([silent(first)])
     assert fresh is not None
     assert fresh.ok
@@ -151,7 +149,7 @@ def test_a_wait_ahead_of_the_submission_is_in_no_ttft_and_is_told() -> None:
     found = waiting(5, 400_000_000)
     assert found is not None
     assert (found.ok, found.voids, found.value) == (False, False, 5 / 400)
-    assert found.message.startswith("5 of 400 requests waited until their last byte had left")
+    assert found.message.startswith("5 of 400 requests waited before their last byte left")
     assert "400 ms in the median, 400 ms at most" in found.message
     assert waiting(400, 10_000_000) is None, "no long time"
     slow = replace(records, first_content_ns=records.submitted_ns + 5_000_000_000)
@@ -186,7 +184,7 @@ def test_requests_of_others_are_told_by_the_count_of_the_server() -> None:
     found = others_served([beside_others(40), beside_others(80)])
     assert found is not None
     assert (found.ok, found.voids, found.value) == (False, False, pytest.approx(1 / 3))
-    assert "finished 120 requests while 80 were sent from here" in found.message
+    assert "counts 120 finished requests, this session sent 80" in found.message
 
 
 def test_a_server_of_ones_own_or_one_that_does_not_count_is_no_warning() -> None:

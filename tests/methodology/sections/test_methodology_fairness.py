@@ -104,7 +104,7 @@ def test_starvation_by_ttft_where_the_server_tells_no_wait() -> None:
     result = pump(StreamServer(ttft_ms=first))
     assert result.facts.value("fairness.wait_source") == "TTFT"
     assert 0.05 < (result.metrics["starvation_rate[short]"].point or 0) < 0.25
-    assert any("the server does not tell its queue" in note for note in map(str, result.notes))
+    assert any("the server does not report its queue" in note for note in map(str, result.notes))
 
 
 def test_baselines_have_the_offered_tokens_of_the_mix() -> None:
@@ -268,7 +268,7 @@ def test_a_server_without_a_sustainable_load_has_no_mix() -> None:
     result = pump(server, scale="quick", capacity_rps=None)
     assert result.metrics == {}
     assert result.budgeted == ()
-    assert any("nothing to mix at" in note for note in map(str, result.notes))
+    assert any("the mix has no rate" in note for note in map(str, result.notes))
 
 
 def test_plans_without_a_rate_count_the_requests() -> None:

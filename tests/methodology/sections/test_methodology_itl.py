@@ -223,7 +223,7 @@ def test_levels_whose_streams_differ_from_the_fixed_method_are_told() -> None:
     parameters = itl.Parameters(capacity_rps=40, levels_percent=(50,), duration_s=1.0)
     result = drive(itl.procedure(parameters, streaming_setting(UNIFORM)), grouped_later)
     assert result.facts.value("streaming.itl_option") == "direct"
-    assert any("would by themselves have called for method A" in note for note in map(str, result.notes))
+    assert any("alone would need method A" in note for note in map(str, result.notes))
 
 
 def test_a_method_that_the_server_cannot_serve_voids_the_run() -> None:
@@ -231,7 +231,7 @@ def test_a_method_that_the_server_cannot_serve_voids_the_run() -> None:
     missing = finding(result, "itl_samples")
     assert missing.voids
     assert not missing.ok
-    assert "no instants" in missing.message
+    assert "no time stamps" in missing.message
 
 
 def test_coalesced_reads_are_a_warning() -> None:
@@ -301,7 +301,7 @@ def test_a_server_without_a_sustainable_load_has_no_levels() -> None:
     )
     assert result.metrics["itl.p99"].point is None
     assert not tables(result, "itl_results")
-    assert any("no load was found" in note for note in map(str, result.notes))
+    assert any("found no load" in note for note in map(str, result.notes))
 
 
 def test_quick_levels_last_seconds() -> None:

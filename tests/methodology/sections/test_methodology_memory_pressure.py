@@ -266,7 +266,7 @@ def test_following_the_advice_puts_pressure_on_memory() -> None:
 def test_a_batch_that_is_full_before_the_memory_is_said() -> None:
     full = "fast?context_limit_tokens=1024&max_num_seqs=24"
     finding, _ = _pressure(_measure(ReplayedSUT(full), levels_percent=[100, 150], duration_s=5.0))
-    assert "the engine takes 24 requests at once" in finding.message
+    assert "the engine runs 24 requests at once" in finding.message
     assert "levels_percent=" not in finding.message
 
 
@@ -279,7 +279,7 @@ def test_an_engine_that_tells_nothing_leaves_it_undecided() -> None:
     result = _measure(ReplayedSUT(TIGHT, change=silent), levels_percent=[100, 150], duration_s=5.0)
     finding, verdict = _pressure(result)
     assert (finding.ok, finding.voids) == (False, False)
-    assert "not known" in finding.message
+    assert "it is unknown" in finding.message
     assert verdict is GateVerdict.INCONCLUSIVE
 
 
@@ -296,7 +296,7 @@ def test_what_our_deadline_ended_is_ours_and_no_want_of_memory() -> None:
 
     result = _measure(ReplayedSUT(ROOMY, change=give_up), levels_percent=[100, 150], duration_s=5.0)
     assert any(
-        note.startswith("150%: 10 requests were given up by the load generator's own")
+        note.startswith("150%: the load generator gave up 10 requests at its own")
         for note in map(str, result.notes)
     )
     assert not any("out-of-memory" in note for note in map(str, result.notes))

@@ -177,7 +177,7 @@ def test_a_server_that_tells_nothing_is_no_proof_either_way() -> None:
     result = _cached("disabled", MISSING).measure(TEST, requests=60)
     finding = result.findings[0]
     assert (finding.ok, finding.voids) == (True, False)
-    assert "does not say" in finding.message
+    assert "does not report" in finding.message
 
 
 def test_a_server_that_tells_only_hits_means_zero_elsewhere() -> None:

@@ -237,7 +237,7 @@ def test_table_plots_and_notes_say_sessions() -> None:
     assert result.plots[0].x_label == "sessions at once"
     assert result.plots[0].marks == {"maximum": 13.0}
     assert str(result.notes[0]) == "Maximum sessions at once meeting criteria: 13"
-    assert "the workload is of sessions" in str(result.notes[1])
+    assert "the workload has sessions" in str(result.notes[1])
     assert result.facts.value("load.sessions_range") == [8, 16, 1]
     assert result.facts.value("load.slo") == {"min_completion": 0.99, "turn_ttft_p95_ms": {"3": 25}}
 

@@ -152,7 +152,7 @@ def test_tables_and_plot() -> None:
     assert [row[0] for row in alone.rows] == ["Chat", "Agent"]
     assert set(result.plots[0].series) == {"chat, mix", "chat, alone", "agent, mix", "agent, alone"}
     assert any("significant unfairness" in note for note in map(str, result.notes))
-    assert any("the workload is of sessions: 4 at once" in note for note in map(str, result.notes))
+    assert any("the workload has sessions: 4 at once" in note for note in map(str, result.notes))
 
 
 def test_no_clause_about_requests_is_met() -> None:

@@ -165,7 +165,7 @@ def test_a_server_that_tells_nothing_leaves_it_undecided() -> None:
     result = canned(silent, min_turn_hit_rate={"2+": 0.5})
     told = finding(result)
     assert (told.ok, told.voids) == (False, False)
-    assert "not known" in told.message
+    assert "it is unknown" in told.message
     assert result.metrics["turn_cache_hit_rate[2+]"].reason is Reason.NOT_MEASURABLE
     assert result.metrics["pressed_levels"].point is None
     assert verdicts(result)["pressed_levels"] is GateVerdict.INCONCLUSIVE
@@ -285,7 +285,7 @@ def test_table_and_plots() -> None:
     rates, waits = result.plots[:2]
     assert rates.series["turns 2+"] == ((8.0, 16.0, 32.0), (100.0, 100.0, 0.0))
     assert waits.series["turns 2+"][1] == pytest.approx((10.0, 10.0, 100.0))
-    assert any("the workload is of sessions" in note for note in map(str, result.notes))
+    assert any("the workload has sessions" in note for note in map(str, result.notes))
 
 
 OF_BLOCKS: Any = {

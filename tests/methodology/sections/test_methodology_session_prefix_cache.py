@@ -130,7 +130,7 @@ def test_table_and_plots_by_turn(varied: tuple[ReplayedSUT, TestResult]) -> None
     assert set(times.series) == {"cache off", "cache on"}
     assert set(shares.series) == {"could be cached", "cached"}
     assert shares.series["cached"][0] == (1.0, 2.0, 3.0, 4.0, 5.0)
-    assert any("the workload is of sessions" in note for note in map(str, result.notes))
+    assert any("the workload has sessions" in note for note in map(str, result.notes))
 
 
 def served_otherwise(cached: Any) -> ReplayedSUT:
@@ -171,7 +171,7 @@ def test_sessions_without_a_common_beginning_have_no_cold_run() -> None:
     sut = ReplayedSUT()
     result = sut.measure(TEST, workload=TALK, total_sessions=30)
     assert [level.role for level in result.levels] == ["disabled", "warm"]
-    assert any("the sessions share no beginning" in note for note in map(str, result.notes))
+    assert any("the sessions share no prefix" in note for note in map(str, result.notes))
     assert not any(plan.label == "populate" for plan in sut.plans)
     assert "ttft_reduction[cold].p50" not in result.metrics
 

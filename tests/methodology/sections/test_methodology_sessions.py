@@ -125,7 +125,7 @@ def test_sessions_that_are_cut_off_void_a_run_beyond_its_budget() -> None:
     assert not by_check["sessions_cut_off"].ok
     assert "4 of 120 sessions were cut off" in by_check["sessions_cut_off"].message
     assert by_check["all_requests_recorded"].ok
-    assert "never sent since their session was cut off" in by_check["all_requests_recorded"].message
+    assert "never sent because their session was cut off" in by_check["all_requests_recorded"].message
     assert found.verdict is ValidityVerdict.INVALID
     assert any("4 of 120 sessions were cut off" in note for note in map(str, result.notes))
     assert result.metrics["session_goodput"].point == pytest.approx(116 / 120)
@@ -609,7 +609,7 @@ def test_where_no_rate_keeps_the_limits_there_is_no_figure() -> None:
     assert (found.point, found.lower, found.upper) == (None, None, None)
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
     assert any(
-        "not even 50 jobs per hour keep the limits: ttft.p95 900" in note for note in map(str, result.notes)
+        "even 50 jobs per hour miss the limits: ttft.p95 900" in note for note in map(str, result.notes)
     )
 
 
