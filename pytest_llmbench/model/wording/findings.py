@@ -124,8 +124,8 @@ _REQUESTS = {
         voids=True,
     ),
     "prompt_length_drift": Sentence(
-        "the [by_file?tokenizer file][by_file!server] counts {counted} input tokens per prompt, not the "
-        "{asked} requested ({value})",
+        "the [by_file?tokenizer file][by_file!server] counts {counted} input tokens per prompt, "
+        "{asked} were requested ({value})",
         "its vocabulary or chat template differs from the workload's[cut?, or it reads only a part of the "
         f"prompts], {_NOT_AS_ASKED}",
         "ratio",
@@ -221,8 +221,8 @@ _REQUESTS = {
 _REPLIES = {
     **{
         f"{kind}_answers": Sentence(
-            f"with the {kind} answer before it, a turn adds {{counted}} tokens by the server's count, not "
-            "the {asked} requested ({value})",
+            f"with the {kind} answer before it, a turn adds {{counted}} tokens by the server's count, "
+            "{asked} were requested ({value})",
             "its vocabulary or chat template differs from the workload's, or it leaves answers out of the "
             "history, so contexts do not grow as requested",
             "ratio",
@@ -278,8 +278,7 @@ _REPLIES = {
         "ratio",
     ),
     "ended_early": Sentence(
-        "replies ended on their own after {got} output tokens in the mean, not the {asked} requested "
-        "({value})",
+        "replies ended on their own after {got} output tokens in the mean, {asked} were requested ({value})",
         "end-to-end latency and load are those of short replies; with request.ignore_eos in the SUT file a "
         "server generates up to the limit",
         "ratio",

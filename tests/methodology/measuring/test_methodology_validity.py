@@ -248,7 +248,7 @@ def test_lengths_that_drift_are_a_warning_with_its_size(times: float, ok: bool) 
     drift = finding(judged, "prompt_length_drift")
     assert drift.ok is ok
     assert drift.value == pytest.approx(times, abs=0.005)
-    assert f"{200 * times:.0f} input tokens per prompt, not the 200 requested" in drift.message
+    assert f"{200 * times:.0f} input tokens per prompt, 200 were requested" in drift.message
     assert judged.verdict is ValidityVerdict.VALID
 
 
