@@ -5,9 +5,10 @@
 The first table says how often the upper end of P99 lies above the true one,
 and how often it lies below limits of 2, 3 and 5 times the true one. The second is in
 docs/explanation/undecided-p99.md: sessions of 1000 requests with a limit near the true value. An undecided
-one is followed by sessions of as many requests as it asks for. ``--replay`` adds the tutorial's:
-TTFT of ``replay:h100-8b`` at 20 requests per second, limit 100 ms. ``--table possible`` says what any method
-could decide that looks at one statistic of a session (benchmarks/coverage.md).
+one is followed by sessions of as many requests as it asks for; one that says that it may take more than 64
+times as many gets no number. "Any" limit is one of 13 from half to three times the true value. ``--replay``
+adds the tutorial's: TTFT of ``replay:h100-8b`` at 20 requests per second, limit 100 ms. ``--table possible``
+says what any method could decide that looks at one statistic of a session (benchmarks/coverage.md).
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ Draw = Callable[[int, int, np.random.Generator], Iterable[Session]]
 DEFAULT, SERIES = 1000, 40
 SIZES = tuple(round(DEFAULT * 2 ** (step / 2)) for step in range(13))
 FAR, NEAR = (2.0, 3.0, 5.0), (0.8, 1.2, 1.3, 1.5, 2.0)
+ANY = tuple(0.5 * 6 ** (step / 12) for step in range(13))
 
 
 def stamped(latencies: Floats, sent: Floats) -> Iterator[Session]:
@@ -211,29 +213,37 @@ class Followed(NamedTuple):
     """The number in the median."""
 
 
-def follow(system: System, limit: float) -> Followed | None:
-    """What becomes of the undecided sessions; None where hardly any is."""
-    undecided = [one for one in system.usual if not is_decided(one, limit)]
+def follow(system: System, limits: Sequence[float]) -> Followed | None:
+    """What becomes of the undecided sessions of these limits; None where hardly any is."""
+    undecided = [(one, limit) for limit in limits for one in system.usual if not is_decided(one, limit)]
     if len(undecided) < 5:
         return None
-    times = [judged(one, limit).growth for one in undecided]
-    asked = [DEFAULT * each for each in times if each is not None and math.isfinite(each)]
-    places = [int(np.argmin([abs(math.log(requests / n)) for n in SIZES])) for requests in asked]
-    decided = [np.mean([is_decided(one, limit) for one in system.of_size(place)]) for place in places]
+    asked, decided = [], []
+    for one, limit in undecided:
+        times = judged(one, limit).growth
+        if times is None or not math.isfinite(times):
+            continue
+        asked.append(DEFAULT * times)
+        place = int(np.argmin([abs(math.log(asked[-1] / n)) for n in SIZES]))
+        decided.append(np.mean([is_decided(longer, limit) for longer in system.of_size(place)]))
     return Followed(
-        len(undecided) / system.sessions,
+        len(undecided) / len(limits) / system.sessions,
         len(asked) / len(undecided),
-        float(np.mean(decided)),
-        float(np.median(asked)),
+        float(np.mean(decided)) if decided else math.nan,
+        float(np.median(asked)) if asked else math.nan,
     )
 
 
 def near_limits(system: System) -> Iterator[str]:
-    for limit in system.limits or [times * system.true for times in NEAR]:
-        found = follow(system, limit)
+    rows = {f"{limit / system.true:.2g} x": (limit,) for limit in system.limits}
+    if not rows:
+        rows = {f"{times:.2g} x": (times * system.true,) for times in NEAR}
+        rows["any"] = tuple(times * system.true for times in ANY)
+    for name, limits in rows.items():
+        found = follow(system, limits)
         if found is not None:
             shares = " | ".join(f"{each:.0%}" for each in found[:3])
-            yield f"| {system.name} | {limit / system.true:.2g} x | {shares} | {found.asked:,.0f} |"
+            yield f"| {system.name} | {name} | {shares} | {found.asked:,.0f} |"
 
 
 STATISTICS: dict[str, Callable[[Floats], Floats]] = {

@@ -257,7 +257,7 @@ class Advice:
     """The keyword of the marker, or the option, that gets as many: ``requests=2400``. None where nothing
     does."""
     more_than: bool = False
-    """Whether ``total`` is the most that is ever advised, and does not decide either."""
+    """Whether ``total`` is the most that is ever advised, and is not known to decide either."""
 
     @property
     def further(self) -> int:
@@ -266,7 +266,7 @@ class Advice:
     def __str__(self) -> str:
         after = f"undecided after {self.now:,} {self.unit if self.now != 1 else self.unit.removesuffix('s')}"
         if self.more_than:
-            return f"{after}: it would take more than {self.total:,} {self.unit} in all"
+            return f"{after}: it may take more than {self.total:,} {self.unit} in all"
         by = "" if self.setting is None else f" ({self.setting})"
         return f"{after}: about {self.total:,} {self.unit} in all would decide this limit{by}"
 

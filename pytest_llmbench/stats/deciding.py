@@ -7,11 +7,16 @@ decides where it sees more than z, the quantile of the level:
     P(g) = Φ((√g t - z) / √(1 + g)) + Φ((-√g t - z) / √(1 + g)),
 
 the predictive power of the larger sample (Spiegelhalter, Freedman and Blackburn 1986, Controlled Clinical
-Trials 7). The advice is the least g with P(g) ≥ 0.8. It is not (half-width / distance)², the g at which the
-same figure and its interval would just touch the limit: that one decides every other time at best, and is
-without bound for a figure that happens to lie next to the limit.
+Trials 7). The advice is the least g with P(g) ≥ 0.85, with which four of five sessions decide: intervals are
+wider than the errors of their figures, so true distances are shorter than N(t, 1). It is not (half-width /
+distance)², the g at which the same figure and its interval would just touch the limit: that one decides every
+other time at best, and is without bound for a figure that happens to lie next to the limit.
 
-g is at least 2, since what dependent samples owe to a single event shrinks in steps, and infinite from 64 on:
+A crude end says how wide intervals are now, not how they shrink: the order statistics that replace it are no
+nearer at about three times the samples, and come nearer from there. So towards the farther end of an estimate
+with crude ends g is tripled.
+
+g is at least 2, since what dependent samples owe to a single event shrinks in steps, and infinite beyond 64:
 a sample tells little of what takes more. How often following the advice decides, and at what price:
 benchmarks/bench_advice.py.
 """
@@ -23,8 +28,8 @@ import math
 from pytest_llmbench.stats.runs import Interval
 from pytest_llmbench.stats.spectral import normal_quantile, student_quantile
 
-CHANCE = 0.8
-"""The share of the sessions following the advice in which it is to decide."""
+CHANCE, PREDICTED = 0.8, 0.85
+"""The share of the sessions following the advice in which it is to decide, and the P(g) that gives it."""
 MOST, LEAST = 64.0, 2.0
 """The largest and the smallest factor that is advised."""
 _ABOVE = 3.0
@@ -35,6 +40,8 @@ _UNVARIED = 2.0
 """Factor for a share of 0 or 1, which is an end of its own interval; the other end comes nearer as 1/n. It is
 twice what would touch the limit, since the larger sample may have one or two on the other side."""
 _CLOSING, _OF_FEW = 1.25, 5.0
+_CRUDE = 3.0
+"""Factor where a crude end has to become an order statistic."""
 _STEPS = 40
 FEWEST_RUNS, MOST_RUNS = 5, 50
 """The fewest and the most runs of a job that are advised."""
@@ -50,8 +57,8 @@ def times_to_decide(
     would be more.
 
     ``crude``: an end may be a mere bound, so it says nothing where it lies three times as far off as the
-    other. Positive figures are taken by their logarithms, in which the intervals of latencies are nearly
-    symmetric.
+    other, and takes three times as many samples to become one that comes nearer. Positive figures are taken
+    by their logarithms, in which the intervals of latencies are nearly symmetric.
     """
     figures = (point, limit, *(end for end in ends if end is not None))
     scale = math.log if min(figures) > 0 else float
@@ -59,6 +66,7 @@ def times_to_decide(
     below = None if ends.lower is None else scale(point) - scale(ends.lower)
     above = None if ends.upper is None else scale(ends.upper) - scale(point)
     half, other = (above, below) if distance >= 0 else (below, above)
+    becoming = _CRUDE if crude and half is not None and half >= (other or 0.0) else 1.0
     if half is None and distance < 0:
         half = above
     elif other is not None and other > 0 and (half is None or crude):
@@ -68,7 +76,8 @@ def times_to_decide(
     if other == 0 and distance != 0:
         return max(LEAST, _UNVARIED * half / abs(distance))
     z = normal_quantile(level)
-    return _least_times(abs(distance) / half * z, z)
+    times = becoming * _least_times(abs(distance) / half * z, z)
+    return times if times <= MOST else math.inf
 
 
 def times_to_close(required: int, n: int) -> float:
@@ -110,11 +119,11 @@ def chance(errors: float, times: float, z: float) -> float:
 
 def _least_times(errors: float, z: float) -> float:
     low, high = LEAST, MOST
-    if chance(errors, low, z) >= CHANCE:
+    if chance(errors, low, z) >= PREDICTED:
         return low
-    if chance(errors, high, z) < CHANCE:
+    if chance(errors, high, z) < PREDICTED:
         return math.inf
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if chance(errors, middle, z) >= CHANCE else (middle, high)
+        low, high = (low, middle) if chance(errors, middle, z) >= PREDICTED else (middle, high)
     return high

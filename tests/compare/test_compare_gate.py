@@ -83,7 +83,7 @@ def test_an_end_that_is_only_a_bound_is_not_extrapolated() -> None:
     near, far = (
         judge(limit, replace(estimate(70, 63, upper), kind=EstimateKind.CRUDE)) for upper in (220, 1200)
     )
-    assert near.growth == far.growth == times_to_decide(70, Interval(63, None), 100)
+    assert near.growth == far.growth == 3 * times_to_decide(70, Interval(63, None), 100)
     floor = Objective("output_token_throughput", ">=", 80, "tok/s")
     near, far = (
         judge(floor, replace(estimate(100, lower, 105), kind=EstimateKind.CRUDE)) for lower in (30, 10)

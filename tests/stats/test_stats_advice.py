@@ -12,13 +12,14 @@ bench = loaded("benchmarks/bench_advice.py")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["M/M/8 at 70%", "M/M/1 at 50%"])
+@pytest.mark.parametrize("name", ["M/M/8 at 70%", "M/M/1 at 50%", "MMPP/M/1 at 40%"])
 def test_four_of_five_undecided_sessions_that_follow_the_advice_decide(name: str) -> None:
     system = bench.System(name, bench.SYSTEMS[name], 60)
-    found = [bench.follow(system, times * system.true) for times in (1.2, 1.3)]
-    assert all(one is not None and one.numbered == 1 for one in found)
-    assert np.mean([one.decided for one in found]) >= 0.8
-    assert all(one.asked <= 40_000 for one in found)
+    found = bench.follow(system, [times * system.true for times in bench.ANY])
+    assert found is not None
+    assert found.decided >= 0.8 - 2 * math.sqrt(0.8 * 0.2 / 60)
+    assert found.numbered >= 0.3
+    assert found.asked <= 40_000
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_llmbench.stats.deciding import CHANCE, LEAST, MOST, chance, times_to_close, times_to_decide
+from pytest_llmbench.stats.deciding import LEAST, MOST, PREDICTED, chance, times_to_close, times_to_decide
 from pytest_llmbench.stats.ratios import exact_share_interval
 from pytest_llmbench.stats.runs import Interval
 
@@ -15,7 +15,7 @@ Z = 1.959963984540054
 
 
 @pytest.mark.parametrize("errors", [1.2, 1.5, 1.9])
-def test_three_of_four_larger_samples_decide(errors: float) -> None:
+def test_as_many_larger_samples_decide_as_predicted(errors: float) -> None:
     """The true distance is drawn from what the sample tells, then a larger sample from the truth."""
     times = times_to_decide(0.0, Interval(-Z, Z), errors)
     random = np.random.default_rng([4, round(10 * errors)])
@@ -23,14 +23,16 @@ def test_three_of_four_larger_samples_decide(errors: float) -> None:
     again = random.normal(true, 1 / math.sqrt(times))
     decided = np.abs(again) > Z / math.sqrt(times)
     assert LEAST < times < MOST
-    assert np.mean(decided) == pytest.approx(CHANCE, abs=0.012)
-    assert chance(errors, times, Z) == pytest.approx(CHANCE)
+    assert np.mean(decided) == pytest.approx(PREDICTED, abs=0.012)
+    assert chance(errors, times, Z) == pytest.approx(PREDICTED)
 
 
 def test_it_takes_more_the_nearer_the_limit_is() -> None:
-    asked = [times_to_decide(100.0, Interval(50.0, 200.0), limit) for limit in (199, 170, 140, 120, 100)]
+    limits = (199, 170, 150, 140, 120, 100)
+    asked = [times_to_decide(100.0, Interval(50.0, 200.0), limit) for limit in limits]
     assert asked == sorted(asked)
-    assert 16 < asked[-1] < MOST
+    assert 16 < asked[2] < MOST
+    assert asked[-1] == math.inf
     assert times_to_decide(100.0, Interval(50.0, 200.0), 1e9) == LEAST
 
 
@@ -49,6 +51,15 @@ def test_the_lower_end_stands_in_for_one_that_is_missing_above() -> None:
     assert opened == pytest.approx(closed)
     assert times_to_decide(100.0, Interval(None, None), 170.0) == LEAST
     assert times_to_decide(100.0, Interval(100.0, None), 170.0) == LEAST
+
+
+def test_a_crude_end_has_to_become_another_one_first() -> None:
+    ends = Interval(60.0, 200.0)
+    for limit in (199.0, 170.0, 150.0):
+        crude, usual = (times_to_decide(100.0, ends, limit, crude=each) for each in (True, False))
+        assert crude == (3 * usual if 3 * usual <= MOST else math.inf)
+    assert times_to_decide(100.0, ends, 170.0, crude=True) < math.inf
+    assert times_to_decide(100.0, ends, 62.0, crude=True) == times_to_decide(100.0, ends, 62.0)
 
 
 def test_a_share_of_all_comes_nearer_as_fast_as_there_are_samples() -> None:
