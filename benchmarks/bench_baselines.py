@@ -28,15 +28,14 @@ import numpy.typing as npt
 from pytest_llmbench.compare.limits import RegressionLimit
 from pytest_llmbench.harness.comparison.baselines import Reference
 from pytest_llmbench.harness.comparison.identity import LENGTHS
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.presets import PRESETS
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import PRESETS, parse_scenario
 from pytest_llmbench.store.baselines import BaselineTest
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

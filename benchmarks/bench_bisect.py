@@ -18,8 +18,7 @@ from itertools import count, product
 
 import numpy as np
 
-from pytest_llmbench.extras.bisect.command import sure_enough
-from pytest_llmbench.extras.bisect.culprit import Bisection
+from pytest_llmbench.extras.bisect.command import Bisection, sure_enough
 
 NOISES, CHANGES, COMMITS = (0.01, 0.02, 0.05), (0.05, 0.10), (10, 50, 200)
 ERROR, LEAST, MOST = 0.05, 0.02, 400

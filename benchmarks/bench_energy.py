@@ -21,7 +21,7 @@ from pytest_llmbench.extras.telemetry.metrics import energy
 from pytest_llmbench.extras.telemetry.sampling import Sampler
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.probes.engine_metrics import server_root
-from pytest_llmbench.simulator.serving.power_page import PATH
+from pytest_llmbench.simulator.serving.metrics_page import PATH
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 POWER = "fast?idle_w=70&step_w=300&decode_mj_per_token=50"

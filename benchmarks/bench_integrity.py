@@ -23,11 +23,11 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.extras.integrity import procedure
 from pytest_llmbench.extras.integrity.checks import AuditPrompts
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 
 CHEATS = {
     "cache of replies": ("response_cache=on", "repeated_tpot"),

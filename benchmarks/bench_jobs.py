@@ -26,7 +26,7 @@ from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.spectral import student_quantile
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

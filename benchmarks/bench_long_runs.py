@@ -25,13 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections import itl, ttft
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

@@ -44,7 +44,7 @@ from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.compare.regression import better_of, compared_by_session
 from pytest_llmbench.harness.comparison.baselines import standing
 from pytest_llmbench.model.judgement import MOST_SESSIONS, ComparisonVerdict
-from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario import PRESETS
 from pytest_llmbench.store.baselines import BaselineTest, Standing, read_baseline
 
 Floats = npt.NDArray[np.float64]

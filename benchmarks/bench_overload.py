@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.metrics.latency import ttft_ms
@@ -43,7 +43,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario
+from pytest_llmbench.simulator.scenario import Scenario, parse_scenario
 from pytest_llmbench.stats.backlog import SlotQueue
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

@@ -21,8 +21,7 @@ import psutil
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
-from pytest_llmbench.simulator.known_delay.script import MODEL, Script
+from pytest_llmbench.simulator.known_delay import MODEL, KnownDelayServer, Script
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

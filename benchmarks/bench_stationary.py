@@ -52,7 +52,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks, OpenLoop, Wa
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.batching import as_lasting, idle_share, load_at_full_slots, shortfall
 from pytest_llmbench.stats.looks import LookTaker
 from pytest_llmbench.stats.percentiles import PERCENTILES

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SuiteError,
         SUTError,
     )
-    from pytest_llmbench.harness.analysis.loaded_report import load_report
+    from pytest_llmbench.harness.analysis import load_report
     from pytest_llmbench.harness.client import LLMClient, Reply, ReplyStream
     from pytest_llmbench.harness.session import Bench
     from pytest_llmbench.harness.sut.launched import LaunchedServer, launched_server
@@ -100,7 +100,7 @@ _HOMES = {
         "StoreError",
         "SuiteError",
     ),
-    "harness.analysis.loaded_report": ("load_report",),
+    "harness.analysis": ("load_report",),
     "harness.session": ("Bench",),
     "harness.client": ("LLMClient", "Reply", "ReplyStream"),
     "harness.sut.launched": ("LaunchedServer", "launched_server"),

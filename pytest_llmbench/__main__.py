@@ -35,11 +35,11 @@ Each has --help. pytest runs the load tests: pytest --llm-endpoint=URL
 _COMMANDS = {
     "selftest": "harness.selftest.run",
     "recompute": "harness.recompute",
-    "recover": "harness.recover",
+    "recover": "harness.session_record",
     "list": "harness.history.sessions",
     "compare": "harness.history.comparing",
     "history": "harness.history.trend",
-    "records": "harness.analysis.export",
+    "records": "harness.analysis",
     "trace": "harness.workloads.describe",
 }
 """Command → the module whose ``main`` takes its arguments; it is imported for that command only."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import (
     Scale,
@@ -19,8 +19,12 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
+from pytest_llmbench.simulator.scenario import (
+    STANDARD_VARIANTS,
+    parse_scenario,
+    variant_facts,
+    with_overrides,
+)
 from pytest_llmbench.workloads.catalogue import workload
 
 Change = Callable[[Observation], Observation]

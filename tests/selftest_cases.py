@@ -11,8 +11,7 @@ from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfChec
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.simulator.known_delay.process import Truth
-from pytest_llmbench.simulator.known_delay.script import Script
+from pytest_llmbench.simulator.known_delay import Script, Truth
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

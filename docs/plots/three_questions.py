@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 ENGINE = "h100-8b?max_num_seqs=64"

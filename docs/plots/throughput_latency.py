@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 PRESETS = ("h100-8b", "h100-70b-tp4")

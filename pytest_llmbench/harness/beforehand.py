@@ -48,7 +48,7 @@ def _check(sut: SUT, settings: Settings) -> None:
     sut_access = SUTAccess.to(sut, settings, file)
     sut_access.refuse_what_is_not_http()
     if sut.is_embedded or sut.is_replay:
-        from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+        from pytest_llmbench.simulator.scenario import parse_scenario
 
         parse_scenario(sut.preset)
     elif sut.is_in_process:

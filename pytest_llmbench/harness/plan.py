@@ -25,8 +25,7 @@ from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.comparison.replication import Replication, replication
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.session_loads import SharedRuns
+from pytest_llmbench.harness.execution import SharedRuns, drive
 from pytest_llmbench.harness.setting import (
     prompts_of,
     salt_of,
@@ -98,8 +97,7 @@ def known_of(settings: Settings, offered: Offered = lambda _: {}) -> Known:
     engine = sut.is_embedded or sut.is_replay
     facts = Facts()
     if engine:  # who measures an endpoint does not wait for the simulator
-        from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-        from pytest_llmbench.simulator.scenario.variants import disclosure
+        from pytest_llmbench.simulator.scenario import disclosure, parse_scenario
 
         scenario = parse_scenario(sut.preset)
         facts = disclosure(scenario.engine, scenario.deployment)
@@ -111,7 +109,7 @@ def known_of(settings: Settings, offered: Offered = lambda _: {}) -> Known:
         own = variant.facts
         if variant.preset is not None:
             from pytest_llmbench.harness.sut.embedded import overridden
-            from pytest_llmbench.simulator.scenario.variants import variant_facts
+            from pytest_llmbench.simulator.scenario import variant_facts
 
             own = variant_facts(overridden(sut.preset, variant.preset)) | own
         restarts = variant.way in ("command", "preset") or variant.table.reset.path is not None

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.comparison.arms import in_turns, whole_procedure
 from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
-from pytest_llmbench.harness.execution.loads import StoredRecords, amount, read_loads
+from pytest_llmbench.harness.execution import StoredRecords, amount, read_loads
 from pytest_llmbench.harness.judging import Judge
 from pytest_llmbench.harness.report_files import RENDERED, text_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.workloads.sequence_files import EXPORT_SEQUENCE, EXPORTED_BEFORE
+from pytest_llmbench.harness.workloads.files import EXPORT_SEQUENCE, EXPORTED_BEFORE
 from pytest_llmbench.input_files import read_bytes
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.error_budget import Budget

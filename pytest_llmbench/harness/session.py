@@ -20,8 +20,15 @@ from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest, replication
-from pytest_llmbench.harness.execution.loads import files_of, path_in
-from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
+from pytest_llmbench.harness.execution import (
+    EventLog,
+    Observer,
+    SentBefore,
+    SharedRuns,
+    events_path,
+    files_of,
+    path_in,
+)
 from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, with_runs, within_budget
 from pytest_llmbench.harness.settings import AUTO, Settings
@@ -49,7 +56,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
-    from pytest_llmbench.harness.execution.events import EventLog, Observer
     from pytest_llmbench.harness.judging import Judge, MeasuredTest
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
@@ -122,7 +128,6 @@ class BenchSession:
     def _events(self) -> EventLog | None:
         if not self.settings.events and not self._observers:
             return None
-        from pytest_llmbench.harness.execution.events import EventLog, events_path  # few ask for them
 
         report = self.settings.report if self.settings.events else None
         return EventLog(None if report is None else events_path(report, self._worker), self._observers)
@@ -388,7 +393,7 @@ class BenchSession:
         """The result with the files of its request sequences, where the session is to write them."""
         if not self.settings.export_sequence or self.settings.report is None:
             return result
-        from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files  # few ask for it
+        from pytest_llmbench.harness.workloads.files import with_sequence_files  # few ask for it
 
         try:
             return with_sequence_files(result, self.settings.report)

@@ -91,13 +91,13 @@ class HtmlReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
-        from pytest_llmbench.reports.pytest_html import header_cells
+        from pytest_llmbench.reports.html_blocks import header_cells
 
         cells[2:2] = header_cells()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
-        from pytest_llmbench.reports.pytest_html import compliance_class, row_cells
+        from pytest_llmbench.reports.html_blocks import compliance_class, row_cells
 
         # pytest-html drops a row whose cells were emptied on purpose
         if cells:
@@ -108,7 +108,7 @@ class HtmlReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, summary: list[str]) -> None:
-        from pytest_llmbench.reports.pytest_html import class_filter
+        from pytest_llmbench.reports.html_blocks import class_filter
 
         boxes = class_filter(self._classes)
         if boxes is not None:
@@ -122,7 +122,7 @@ class HtmlReport:
         if entry is not None and item.config.getoption("htmlpath", None):
             from pytest_html import extras
 
-            from pytest_llmbench.reports.pytest_html import extra_block
+            from pytest_llmbench.reports.html_blocks import extra_block
 
             report.extras = [
                 *getattr(report, "extras", []),

@@ -16,9 +16,8 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.failures import FailedVerdicts, NotMeasured
+from pytest_llmbench.plugin.failures import FailedVerdicts, Interruption, NotMeasured
 from pytest_llmbench.plugin.interplay import clean_report, clean_warnings, print_internal_error
-from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.progress import ProgressReporter, announce, display_for, own_output
 from pytest_llmbench.redaction import outward, terminal_text, without_credentials
 

@@ -36,10 +36,10 @@ from typing import Any
 from pytest_llmbench.metrics.definitions import METRICS, Direction
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
+from pytest_llmbench.reports.comparisons import metric_name
 from pytest_llmbench.reports.document import ReportView, TestView
 from pytest_llmbench.reports.first_screen import Card, FirstScreen
 from pytest_llmbench.reports.markdown import clipped
-from pytest_llmbench.reports.vocabulary import metric_name
 
 
 @dataclass(frozen=True)

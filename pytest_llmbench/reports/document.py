@@ -19,7 +19,7 @@ from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.facts import COLD_START, Key, LoadFact, Origin, SUTFact, Value
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
-from pytest_llmbench.reports.vocabulary import headline_names, metric_label, metric_name, statistic_label
+from pytest_llmbench.reports.comparisons import headline_names, metric_label, metric_name, statistic_label
 
 TONES = {
     "PASS": "good",

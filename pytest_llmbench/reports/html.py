@@ -20,6 +20,7 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry, shown_unit, signed
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, summaries
+from pytest_llmbench.reports.comparisons import metric_label, metric_name
 from pytest_llmbench.reports.document import TONES, ReportView, TestView, fact_text, warnings_of, words
 from pytest_llmbench.reports.first_screen import (
     STATE_TONES,
@@ -43,7 +44,6 @@ from pytest_llmbench.reports.html_blocks import (
     table,
 )
 from pytest_llmbench.reports.summaries import SECTIONS
-from pytest_llmbench.reports.vocabulary import metric_label, metric_name
 
 MOST_PICTURES = 60
 """Most pictures on the page, in all tests together: they are most of its bytes, and of the time to render

@@ -14,9 +14,9 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.facts import GuardrailFact, Key, LoadFact, SUTFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports.comparisons import metric_label
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text, words
 from pytest_llmbench.reports.summaries import level_name, load_text
-from pytest_llmbench.reports.vocabulary import metric_label
 
 FIRST_LINE = "=== LLM Benchmark Report (Minimum) ==="
 LAST_LINE = "=== End Report ==="

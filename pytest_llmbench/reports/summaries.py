@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.facts import LoadFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports.comparisons import metric_label, statistic_label
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text
 from pytest_llmbench.reports.first_screen import counted
-from pytest_llmbench.reports.vocabulary import metric_label, statistic_label
 
 SECTIONS = (
     "System Identification",

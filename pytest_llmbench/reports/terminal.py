@@ -18,6 +18,7 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.judgement import THIS_SESSION
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
+from pytest_llmbench.reports.comparisons import metric_label
 from pytest_llmbench.reports.document import (
     TONES,
     ReportView,
@@ -30,7 +31,6 @@ from pytest_llmbench.reports.document import (
     words,
 )
 from pytest_llmbench.reports.first_screen import FirstScreen, counted, first_of, has_systems, limits_of
-from pytest_llmbench.reports.vocabulary import metric_label
 
 BRIEF_REASONS = 4
 SHOWN_WARNINGS = 6

@@ -13,8 +13,14 @@ from dataclasses import asdict
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.registry import every, names
 from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
-from pytest_llmbench.simulator.scenario.scenario import OPTIONS, PARTS, option_meanings, parse_scenario
+from pytest_llmbench.simulator.scenario import (
+    DEFAULT_PRESET,
+    OPTIONS,
+    PARTS,
+    PRESETS,
+    option_meanings,
+    parse_scenario,
+)
 
 _DESCRIPTION = """\
 A simulated LLM server with known truth: continuous batching by steps, OpenAI's streaming API, and a record of

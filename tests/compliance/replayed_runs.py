@@ -13,7 +13,7 @@ from complete_run import DISCLOSED, vouched
 from kept_runs import kept
 
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
@@ -22,8 +22,12 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
+from pytest_llmbench.simulator.scenario import (
+    STANDARD_VARIANTS,
+    parse_scenario,
+    variant_facts,
+    with_overrides,
+)
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.dataset import (

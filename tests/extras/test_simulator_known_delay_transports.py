@@ -15,8 +15,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 from websockets.sync.client import connect
 
-from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
-from pytest_llmbench.simulator.known_delay.script import SCRIPT_HEADER, Script
+from pytest_llmbench.simulator.known_delay import SCRIPT_HEADER, KnownDelayServer, Script
 
 PACED, AT_ONCE = Script(2_000, 500, 5), Script(0, 0, 5)
 scripts = pytest.mark.parametrize("script", [PACED, AT_ONCE], ids=["paced", "at once"])

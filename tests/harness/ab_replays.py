@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.harness.comparison.arms import drive_together
 from pytest_llmbench.harness.comparison.replication import paired_runs
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST
@@ -13,8 +13,7 @@ from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.presets import PRESETS
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import PRESETS, parse_scenario
 from pytest_llmbench.workloads.catalogue import workload
 
 STEP_COSTS = ("step_base_us", "prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token")

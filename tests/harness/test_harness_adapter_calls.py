@@ -33,7 +33,7 @@ from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.lengths import Fixed

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.session_loads import SharedRuns
+from pytest_llmbench.harness.execution import SharedRuns, drive
 from pytest_llmbench.harness.plan import AMOUNTS, DryRun, known_of
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
@@ -23,8 +22,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, with_overrides
+from pytest_llmbench.simulator.scenario import STANDARD_VARIANTS, parse_scenario, with_overrides
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 
 
 def echo(count: int) -> Generator[Any, Any, list[Any]]:

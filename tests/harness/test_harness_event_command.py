@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.harness.sut import event_command as module
+from pytest_llmbench.harness.sut import variant_executor as module
 from pytest_llmbench.harness.sut.embedded import Replayed
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
-from pytest_llmbench.harness.sut.event_command import event_command
-from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
+from pytest_llmbench.harness.sut.variant_executor import VariantExecutor, event_command
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution.events import AT_ONCE, OF_REQUESTS, EventLog, events_of, events_path
+from pytest_llmbench.harness.execution import AT_ONCE, OF_REQUESTS, EventLog, events_of, events_path
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 PLAN = LoadPlan("measure", SYNTHETIC_UNIFORM, ClosedLoop(4), 40, seed=3)

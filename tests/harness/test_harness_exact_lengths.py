@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution.session_loads import SentBefore
+from pytest_llmbench.harness.execution import SentBefore
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.adapted import WithFixedOutput, lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform

@@ -14,7 +14,7 @@ from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult, WarmupReport
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.catalogue import workload
 
 PLAN = LoadPlan("measure", workload("synthetic-uniform"), OpenLoop(20.0), 100, seed=42)

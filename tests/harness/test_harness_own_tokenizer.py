@@ -14,7 +14,7 @@ from small_tokenizer import BOS, EOS, PLAIN_WORDS, byte_level, small_tokenizer, 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.probed import agreement, with_counted_prompts
+from pytest_llmbench.harness.sut.address import agreement, with_counted_prompts
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build

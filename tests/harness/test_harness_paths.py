@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.execution.loads import records_path
+from pytest_llmbench.harness.execution import records_path
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.workloads.factory import make_workload

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
-from pytest_llmbench.harness.analysis.loaded_report import LoadedTest, LoadRequests, RequestTable
+from pytest_llmbench.harness.analysis import LoadedTest, LoadRequests, RequestTable, csv_rows, plain_columns
 from pytest_llmbench.model.record import (
     Instant,
     Number,

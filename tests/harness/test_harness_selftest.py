@@ -40,7 +40,7 @@ from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.registry import names
-from pytest_llmbench.simulator.known_delay.script import Script
+from pytest_llmbench.simulator.known_delay import Script
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
+from pytest_llmbench.harness.workloads.files import with_sequence_files
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.workloads.adapted import SameLengths

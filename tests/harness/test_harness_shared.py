@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.harness.execution.session_loads import SharedRuns
+from pytest_llmbench.harness.execution import SharedRuns
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.probed import ProbedExecutor, with_engine_metrics
+from pytest_llmbench.harness.sut.address import ProbedExecutor, with_engine_metrics
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.observation import EngineReadings, Observation
@@ -21,7 +21,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

@@ -54,7 +54,7 @@ def test_a_full_disk_costs_no_result(
         raise StoreError("cannot write the file: No space left on device", where=str(path))
 
     monkeypatch.setattr(RecordsWriter, "_write_out", full)
-    monkeypatch.setattr("pytest_llmbench.harness.execution.loads.write_text", no_text)
+    monkeypatch.setattr("pytest_llmbench.harness.execution.write_text", no_text)
     if "export_sequence" in settings:
         (tmp_path / "sequence").touch()  # a file where the folder has to be
     result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result

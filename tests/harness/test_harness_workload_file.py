@@ -19,7 +19,7 @@ from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.dataset import CodeCompletionWorkload

@@ -13,7 +13,7 @@ from hostile_things import THINGS, within
 
 from pytest_llmbench import input_files
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.harness.execution.loads import read_loads
+from pytest_llmbench.harness.execution import read_loads
 from pytest_llmbench.harness.recompute import main as recompute
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
 from pytest_llmbench.harness.workloads.files import read_workload_file

@@ -22,7 +22,7 @@ from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSou
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.sequence import drawn, passing
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

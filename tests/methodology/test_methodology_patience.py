@@ -10,7 +10,7 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.error_budget import Budget

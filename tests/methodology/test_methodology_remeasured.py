@@ -12,7 +12,7 @@ from canned_levels import QueueServer, canned_setting, prompts
 from canned_runs import answer
 from replayed_sut import QUARTER, ReplayedSUT
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import shortfalls
 from pytest_llmbench.methodology.measuring.validity import validity

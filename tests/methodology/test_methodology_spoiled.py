@@ -13,7 +13,7 @@ from canned_runs import answer
 from replayed_sut import QUARTER, ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.catalogue import TESTS
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity, validity_of

@@ -14,7 +14,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.batching import load_at_full_slots
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.failures import Interruption
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from plugin_suite import Suite
 from pytest_llmbench import SuiteError, load_report
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.analysis.export import CSV_COLUMNS
-from pytest_llmbench.harness.analysis.loaded_report import COLUMNS, _measured_again
-from pytest_llmbench.harness.execution.loads import read_loads
+from pytest_llmbench.harness.analysis import COLUMNS, CSV_COLUMNS, _measured_again
+from pytest_llmbench.harness.execution import read_loads
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.store.files import write_text
 

@@ -26,7 +26,7 @@ from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.disclosure import SUTFile
 from pytest_llmbench.probes.sut_schema import Profile, SUTTables
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

@@ -16,7 +16,7 @@ from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.execution.loads import read_loads
+from pytest_llmbench.harness.execution import read_loads
 from pytest_llmbench.store.files import write_text
 
 pytestmark = pytest.mark.usefixtures("without_pictures")

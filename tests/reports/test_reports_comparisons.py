@@ -10,8 +10,7 @@ from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports.ci_files import properties
 from pytest_llmbench.reports.document import TestView
-from pytest_llmbench.reports.html_blocks import comparison_block
-from pytest_llmbench.reports.pytest_html import extra_block, row_cells
+from pytest_llmbench.reports.html_blocks import comparison_block, extra_block, row_cells
 from pytest_llmbench.reports.terminal import brief_lines, section_lines
 from pytest_llmbench.store.objects import plain_object
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.metrics.definitions import is_metric
+from pytest_llmbench.reports.comparisons import HEADLINES, headline_names, metric_label
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text, measured_text, objective_text
-from pytest_llmbench.reports.vocabulary import HEADLINES, headline_names, metric_label
 
 Entry = dict[str, Any]
 

@@ -25,7 +25,7 @@ from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import outward_value
-from pytest_llmbench.reports import plots, pytest_html
+from pytest_llmbench.reports import html_blocks, plots
 from pytest_llmbench.reports.ci_files import (
     annotations_text,
     bencher,
@@ -193,7 +193,7 @@ def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None
         assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", line.text)
         assert len(line.text) <= 100
     for entry in document["tests"]:
-        check_html(pytest_html.extra_block(entry) + "".join(pytest_html.row_cells(entry)), live, 0)
+        check_html(html_blocks.extra_block(entry) + "".join(html_blocks.row_cells(entry)), live, 0)
         for name, value in properties(entry):
             told = ElementTree.Element("property", name=bin_xml_escape(name), value=bin_xml_escape(value))
             ElementTree.fromstring(ElementTree.tostring(told))
@@ -227,8 +227,8 @@ def whole(base_report: dict[str, Any]) -> Callable[[list[dict[str, Any]]], dict[
 def live(undrawn: Entries, whole: Any) -> Page:
     """The tags and attributes that pages have of themselves, those of a repeated test among them."""
     entries = [*undrawn, {**undrawn[0], "attempts": 2}]
-    blocks = "".join(pytest_html.extra_block(entry) for entry in entries)
-    cells = "".join([*pytest_html.header_cells(), *pytest_html.row_cells(entries[0])])
+    blocks = "".join(html_blocks.extra_block(entry) for entry in entries)
+    cells = "".join([*html_blocks.header_cells(), *html_blocks.row_cells(entries[0])])
     return Page(html_report(whole(entries)) + blocks + cells)
 
 

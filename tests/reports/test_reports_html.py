@@ -13,7 +13,7 @@ from outcome_samples import void
 
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.plugin.interplay import HtmlReport
-from pytest_llmbench.reports import plots, pytest_html
+from pytest_llmbench.reports import html_blocks, plots
 from pytest_llmbench.reports.html import MOST_PICTURES, html_report
 from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.store import schema
@@ -161,9 +161,9 @@ def test_the_page_is_the_same_each_time(report: Entry, page: str) -> None:
 
 
 def test_cells_of_pytest_html(entry: Entry) -> None:
-    heads = [re.sub(r"<[^>]+>", "", cell) for cell in pytest_html.header_cells()]
+    heads = [re.sub(r"<[^>]+>", "", cell) for cell in html_blocks.header_cells()]
     assert heads == ["Verdict", "Value", "Limit", "Interval", "Compliance"]
-    verdict, value, limit, interval, compliance = pytest_html.row_cells(entry)
+    verdict, value, limit, interval, compliance = html_blocks.row_cells(entry)
     assert "INCONCLUSIVE" in verdict
     assert value == (
         '<td class="col-llmvalue"><div>TTFT P99: 468.3 ms</div><div>TTFT P99.9: 557.4 ms</div></td>'
@@ -172,12 +172,12 @@ def test_cells_of_pytest_html(entry: Entry) -> None:
     assert interval == '<td class="col-llminterval"><div>[449.5, 491.7]</div><div>&gt; 535.1 ms</div></td>'
     assert compliance == '<td class="col-llmcompliance llm-class-not_compliant">not compliant</td>'
     entry["compliance"] |= {"verdict": "conditional", "simulated": True}
-    assert "conditional (simulated)" in pytest_html.row_cells(entry)[-1]
+    assert "conditional (simulated)" in html_blocks.row_cells(entry)[-1]
 
 
 def test_what_was_not_measured_has_no_class_in_pytest_html(broken: schema.TestEntry) -> None:
     cell = '<td class="col-llmcompliance llm-class-none"></td>'
-    assert pytest_html.row_cells(broken.plain())[-1] == cell
+    assert html_blocks.row_cells(broken.plain())[-1] == cell
 
 
 def test_rows_of_pytest_html_are_filtered_by_what_is_in_them(entry: Entry) -> None:
@@ -200,7 +200,7 @@ def test_rows_of_pytest_html_are_filtered_by_what_is_in_them(entry: Entry) -> No
 
 
 def test_a_test_that_is_not_ours_has_empty_cells() -> None:
-    cells = pytest_html.row_cells(None)
+    cells = html_blocks.row_cells(None)
     assert [re.sub(r"<[^>]+>", "", cell) for cell in cells] == [""] * 5
 
 
@@ -209,17 +209,17 @@ def test_a_test_without_limits_shows_its_figure(entry: Entry) -> None:
     entry["metrics"] = {
         name: metric | {"n": 5000} for name, metric in entry["metrics"].items() if name.startswith("ttft")
     }
-    _, value, limit, *_ = pytest_html.row_cells(entry)
+    _, value, limit, *_ = html_blocks.row_cells(entry)
     assert "TTFT P99: 468.3 ms [449.5, 491.7]" in value
     assert "no limit" in limit
 
 
 def test_the_block_below_a_row(entry: Entry, broken: schema.TestEntry) -> None:
-    block = pytest_html.extra_block(entry)
+    block = html_blocks.extra_block(entry)
     outline(block)
     assert "<svg" in block
     assert "TTFT by Input Length" in block
-    unmeasured = pytest_html.extra_block(broken.plain())
+    unmeasured = html_blocks.extra_block(broken.plain())
     outline(unmeasured)
     assert "nothing was measured" in unmeasured
 
@@ -298,8 +298,8 @@ def test_pictures_of_a_shared_load_are_drawn_once(entry: Entry, report: Entry) -
     assert 'Pictures of the shared load: <a href="#test-1">test_other</a>' in first
     assert second.count("<svg") == len(entry["plots"])
     shown: dict[str, str] = {}
-    assert "<svg" in pytest_html.extra_block(passed, shown)
-    block = pytest_html.extra_block(other, shown)
+    assert "<svg" in html_blocks.extra_block(passed, shown)
+    block = html_blocks.extra_block(other, shown)
     assert "TTFT by Input Length" not in block
     assert f"Tables and pictures of the shared load: {entry['nodeid']}" in block.replace("&#x27;", "'")
 
@@ -308,6 +308,6 @@ def test_pictures_of_a_shared_load_are_drawn_once(entry: Entry, report: Entry) -
 def test_a_row_of_pytest_html_draws_the_course_of_a_load_only_where_something_is_wrong(entry: Entry) -> None:
     own = next(iter(entry["plots"].values()))
     entry["plots"] = {"own": own, **dict.fromkeys(OVER_TIME, own)}
-    assert pytest_html.extra_block(entry).count("<svg") == 4
+    assert html_blocks.extra_block(entry).count("<svg") == 4
     entry |= {"gate": {"verdict": "pass", "objectives": []}, "outcome": "passed"}
-    assert pytest_html.extra_block(entry).count("<svg") == 1
+    assert html_blocks.extra_block(entry).count("<svg") == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.reports import pytest_html
+from pytest_llmbench.reports import html_blocks
 from pytest_llmbench.reports.html import html_report
 
 Entry = dict[str, Any]
@@ -113,10 +113,10 @@ document.querySelector("iframe").addEventListener("load", (event) => {
 def test_rows_of_pytest_html_are_filtered_by_their_class(entry: Entry, tmp_path: Path) -> None:
     rows = {"ours": entry, "theirs": None}
     bodies = "".join(
-        f'<tbody id="{name}"><tr><td>x</td>{"".join(pytest_html.row_cells(of))}</tr></tbody>'
+        f'<tbody id="{name}"><tr><td>x</td>{"".join(html_blocks.row_cells(of))}</tr></tbody>'
         for name, of in rows.items()
     )
-    boxes = pytest_html.class_filter({pytest_html.compliance_class(of) for of in rows.values()})
+    boxes = html_blocks.class_filter({html_blocks.compliance_class(of) for of in rows.values()})
     page = f'<!DOCTYPE html><body>{boxes}<table id="results-table">{bodies}</table></body>'
     seen, _ = in_browser(page, tmp_path, 1200, TICK)
     both = ["ours", "theirs"]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pytest_llmbench.reports import plots
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.pytest_html import extra_block
+from pytest_llmbench.reports.html_blocks import extra_block
 from pytest_llmbench.store import schema
 from pytest_llmbench.store.files import document_of
 

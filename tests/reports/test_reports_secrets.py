@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pytest_llmbench.redaction import Redactor
-from pytest_llmbench.reports import pytest_html
+from pytest_llmbench.reports import html_blocks
 from pytest_llmbench.reports.ci_files import annotations_text, ctrf, properties
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import markdown_report
@@ -54,8 +54,8 @@ def test_no_rendering_shows_a_key(report: dict[str, Any], every_entry: dict[str,
     renderings = [html_report(clean), markdown_report(clean), minimum_report(clean), str(overview(clean))]
     renderings += [annotations_text(clean), ctrf(clean)]
     for entry in clean["tests"]:
-        renderings += [str(section_lines(entry)), pytest_html.extra_block(entry)]
-        renderings += [*pytest_html.row_cells(entry), str(properties(entry))]
+        renderings += [str(section_lines(entry)), html_blocks.extra_block(entry)]
+        renderings += [*html_blocks.row_cells(entry), str(properties(entry))]
     everything = "\n".join(renderings)
     assert "[redacted]" in everything
     assert "sk-canary" not in everything

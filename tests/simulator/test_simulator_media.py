@@ -22,7 +22,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.media import ids_in, ids_of, tokens_of
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.dialect import EncodeOptions

@@ -34,7 +34,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.ratios import Share, ratio_of, share_of, share_within
 from pytest_llmbench.stats.runs import OPEN

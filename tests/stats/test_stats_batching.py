@@ -12,7 +12,7 @@ from pytest_llmbench.metrics.latency import distributions
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.batching import FullLoad, Pace, SlotWait, as_busy, idle_share, slot_queue
 from pytest_llmbench.stats.first_come import BY_LOAD
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM

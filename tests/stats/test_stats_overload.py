@@ -11,7 +11,7 @@ from queue_models import stamps_of_slots
 from pytest_llmbench.metrics.overload import Passage, backing
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.backlog import SlotQueue
 from pytest_llmbench.stats.batching import FullLoad, SlotWait, full_load, load_at_full_slots
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM

@@ -19,7 +19,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.records import rows_of
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.store.record_columns import compact_lines
 from pytest_llmbench.store.record_line import compact_line, encoded_line
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter

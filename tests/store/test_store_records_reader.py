@@ -22,7 +22,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.store.record_line import row_of
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records, read_runs
 from pytest_llmbench.workloads.lengths import Uniform

@@ -36,7 +36,7 @@ from tritonclient.grpc.service_pb2_grpc import (
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.scenario.variants import software_version
+from pytest_llmbench.simulator.scenario import software_version
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES
 from pytest_llmbench.simulator.serving.driver import EngineDriver, ServedReplica
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts

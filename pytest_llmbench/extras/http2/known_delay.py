@@ -17,7 +17,7 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from pytest_llmbench.simulator.known_delay.script import SCRIPT_HEADER, Begin, Script, event_writes
+from pytest_llmbench.simulator.known_delay import SCRIPT_HEADER, Begin, Script, event_writes
 
 _PREFIX = struct.Struct(">BI")
 """Prefix of a gRPC message: a flag, and the length of the message in bytes."""

@@ -21,7 +21,7 @@ import numpy as np
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.extras.telemetry.reading import SourceError
 from pytest_llmbench.extras.telemetry.sampler import sources
-from pytest_llmbench.harness.execution.drive import Stoppable
+from pytest_llmbench.harness.execution import Stoppable
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation

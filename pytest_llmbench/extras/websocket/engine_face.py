@@ -14,15 +14,18 @@ from typing import Any, Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.protocols.face import EventReply
-from pytest_llmbench.simulator.protocols.http_events import RESPONSES
-from pytest_llmbench.simulator.protocols.responses import ResponseEvents, error_event, parse_response_create
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.simulator.serving.http_events import (
+    RESPONSES,
+    ResponseEvents,
+    error_event,
+    parse_response_create,
+)
+from pytest_llmbench.simulator.serving.replies import EventReply, Reply
 
 SOCKET = "socket"
 """Key of the connection's ``state`` under which the WebSocket protocol leaves its :class:`Socket`."""

@@ -12,7 +12,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from pytest_llmbench.simulator.known_delay.script import MODEL, Begin, Script
+from pytest_llmbench.simulator.known_delay import MODEL, Begin, Script
 
 _SILENT = logging.Logger("known delay", logging.CRITICAL + 1)
 

@@ -17,8 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from pytest_llmbench.generator.http.kernel_times import ANCILLARY_BYTES, packets_in
-from pytest_llmbench.generator.http.sockets import Sockets
+from pytest_llmbench.generator.http.sockets import ANCILLARY_BYTES, Sockets, packets_in
 from pytest_llmbench.http_client import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
 
 

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from pytest_llmbench.generator.http.connection import Connection, RefusedError
-from pytest_llmbench.generator.http.kernel_times import kernel_times
 from pytest_llmbench.generator.http.links import LoopLink, SocketLink, TlsChannel, Tunnel
-from pytest_llmbench.generator.http.sockets import Sockets
+from pytest_llmbench.generator.http.sockets import Sockets, kernel_times
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.timing import Clock

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.replication import ArmRuns, MeasurementRequest, cut_short, runs_of
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.loads import TestFiles, recording
+from pytest_llmbench.harness.execution import TestFiles, drive, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.parameters import TestParameters

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, without_shared_cache
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, ArmRuns, MeasurementRequest
-from pytest_llmbench.harness.execution.loads import records_path
+from pytest_llmbench.harness.execution import records_path
 from pytest_llmbench.harness.setting import setting_on
 from pytest_llmbench.harness.settings import BASE_MODEL, VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_llmbench.harness.execution.loads import stated
+from pytest_llmbench.harness.execution import stated
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed

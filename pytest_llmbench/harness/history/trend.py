@@ -40,8 +40,8 @@ from pytest_llmbench.model.numbers import shown_unit
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports import plots
+from pytest_llmbench.reports.comparisons import metric_label
 from pytest_llmbench.reports.terminal import text_table
-from pytest_llmbench.reports.vocabulary import metric_label
 from pytest_llmbench.stats.change_points import MOST_VALUES, SIGNIFICANCE, change_points, fewest_values
 from pytest_llmbench.store.baselines import Standing
 from pytest_llmbench.store.files import Cell, write_csv, write_text

@@ -22,8 +22,7 @@ from pytest_llmbench.methodology.measuring.offered import shortfalls
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.simulator.known_delay.process import Truth
-from pytest_llmbench.simulator.known_delay.script import Script
+from pytest_llmbench.simulator.known_delay import Script, Truth
 
 TTFT_ERROR_LIMIT_US = 1000.0
 """The largest TTFT error at P99, in microseconds, of a level that holds. Its sends also have to keep their

@@ -35,8 +35,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, Op
 from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.own_folder import own_folder
 from pytest_llmbench.registry import named, required
-from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
-from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
+from pytest_llmbench.simulator.known_delay import MODEL, SCRIPT_HEADER, KnownDelayServer, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.timing import MonotonicClock, anchor
 from pytest_llmbench.tokens import reference_tokenizer

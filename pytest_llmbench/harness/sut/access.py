@@ -24,7 +24,7 @@ from pytest_llmbench.tokens import reference_tokenizer
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
     from pytest_llmbench.generator.workers.placement import RaySpec
     from pytest_llmbench.generator.workers.protocol import Address
-    from pytest_llmbench.harness.execution.drive import Stoppable
+    from pytest_llmbench.harness.execution import Stoppable
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.http_client import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile

@@ -16,7 +16,7 @@ from itertools import cycle
 from typing import Literal, Self
 
 from pytest_llmbench.errors import LLMBenchError, SUTError
-from pytest_llmbench.harness.execution.drive import Stoppable
+from pytest_llmbench.harness.execution import Stoppable
 from pytest_llmbench.model.observation import AdapterCall, Observation
 from pytest_llmbench.model.plan import Churn, LoadPlan
 from pytest_llmbench.model.record import OnRecord

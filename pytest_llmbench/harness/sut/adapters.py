@@ -12,7 +12,7 @@ from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.probes.api_detection import small_body
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.model_list import below, enumerated, read_model_list
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import EncodeOptions
 

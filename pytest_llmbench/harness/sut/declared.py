@@ -103,7 +103,7 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
     found: dict[str, Variant] = {}
     here = Path.cwd()
     if engine:
-        from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS
+        from pytest_llmbench.simulator.scenario import STANDARD_VARIANTS
 
         for name, overrides in STANDARD_VARIANTS.items():
             text = "&".join(f"{option}={value}" for option, value in overrides.items())

@@ -13,8 +13,7 @@ from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, nothing
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
+from pytest_llmbench.simulator.scenario import parse_scenario, variant_facts, with_overrides
 from pytest_llmbench.wire.catalogue import dialect, generates
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Served(Preset):
         from pytest_llmbench.harness.sut.address import reach_with, workers_coming_up
         from pytest_llmbench.probes.engine_metrics import server_root
         from pytest_llmbench.probes.model_list import below
-        from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
+        from pytest_llmbench.simulator.serving.metrics_page import PATH as DCGM
         from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
         with workers_coming_up(self.access) as pool:

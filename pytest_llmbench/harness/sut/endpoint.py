@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_llmbench.harness.execution.drive import Executor
+from pytest_llmbench.harness.execution import Executor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.sentences import Note

@@ -33,7 +33,7 @@ from pytest_llmbench.generator.in_process_transports import (
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.execution.drive import Told
+from pytest_llmbench.harness.execution import Told
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.model.facts import (

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
-from pytest_llmbench.harness.execution.drive import Stoppable, Told
+from pytest_llmbench.harness.execution import Stoppable, Told
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 from pytest_llmbench.probes.endpoint import EndpointReport

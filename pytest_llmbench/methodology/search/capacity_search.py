@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice, part_of
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
-from pytest_llmbench.methodology.search.bracketing import Level, Tried, doubling, tried_levels
-from pytest_llmbench.methodology.search.probing import ceilings
+from pytest_llmbench.methodology.search.probing import Level, Tried, ceilings, doubling, tried_levels
 from pytest_llmbench.metrics.kv_cache import out_of_memory_errors, timeouts
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION

@@ -30,12 +30,12 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.procedure import PROBE_S, ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.bracketing import between, searched
 from pytest_llmbench.methodology.search.probing import (
     Holds,
     LoadModel,
     Probes,
     Range,
+    between,
     beyond_generator,
     carried,
     ceilings,
@@ -43,6 +43,7 @@ from pytest_llmbench.methodology.search.probing import (
     lowest_beyond,
     meets,
     rate_of,
+    searched,
     sustainable,
     value_of,
 )

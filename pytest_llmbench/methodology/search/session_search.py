@@ -5,6 +5,11 @@ A level starts sessions at one rate, for so long that the system fills up and go
 been started for as long as they last there are fewer of them at once than later. So a level is judged by the
 sessions that begin after twice the mean job time (of exponential times six of seven that will go on at once
 do so by then), and passes only if that leaves at least half of it.
+
+Probes of a load of sessions are some of its jobs, sent one at a time, which shows how long they take alone.
+Each has the turns, lengths and pauses of a session of the load and words of its own, so that neither finds
+the other's prompts in a cache. Probes are spread evenly over the load's sessions: those that begin while it
+is still filling up are among them in the share that they have of the load.
 """
 
 from __future__ import annotations
@@ -18,22 +23,129 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.session_probes import paused_s
+from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
-from pytest_llmbench.methodology.search.bracketing import Level, Tried, doubling, tried_levels
-from pytest_llmbench.methodology.search.probing import OpenEnd
+from pytest_llmbench.methodology.remeasured import disturbed
+from pytest_llmbench.methodology.search.probing import Level, OpenEnd, Tried, doubling, tried_levels
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE, IN_FLIGHT, Queue, growth_in_flight, queue_of
-from pytest_llmbench.metrics.session_figures import jobs_of
+from pytest_llmbench.metrics.session_figures import Jobs, Slowdowns, jobs_of, slowdowns
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.model.request import OfSessions
-from pytest_llmbench.model.result import PROBE
+from pytest_llmbench.model.request import OfSessions, Session, Workload, answers_of
+from pytest_llmbench.model.result import PROBE, VoidLoad
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.workloads.sessions import turns_of
+from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
+
+PROBES = 40
+"""Default number of probes of a run with a limit on the slowdown. With 40 independent pairs the interval of
+the median closes nine times in ten, with 20 every other time. Probes take their time one after the other,
+pauses included, so more of them are for the author to ask for."""
+QUICK_PROBES = 6
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The probes of one run."""
+
+    numbers: tuple[int, ...]
+    """For each probe the number of the run's session that it is paired with."""
+    seen: Observation
+    void: tuple[VoidLoad, ...]
+    """Earlier attempts that this machine spoiled."""
+
+    @property
+    def usable(self) -> bool:
+        return self.seen.interrupted is None and not disturbed(self.seen)
+
+    def beside(self, loaded: Jobs) -> Slowdowns:
+        """The slowdowns of the run; empty where this machine spoiled the probes."""
+        alone = jobs_of(self.seen.records if self.usable else Records.concatenate([]))
+        return slowdowns(loaded, alone, self.numbers)
+
+
+Alone = Mapping[int, Probed]
+"""Seed of a run's load → its probes."""
+
+
+def not_probed(workload: Workload) -> list[str]:
+    """Why sessions of a workload cannot be probed alone; empty where they can."""
+    if answers_of(workload) != "recorded":
+        return [
+            "a slowdown compares each job with itself, but live answers change its prompts each time: leave "
+            "out its limit and probe_sessions, or use recorded answers"
+        ]
+    if not isinstance(workload, RewordsSessions):
+        return [
+            "the slowdown needs a workload with a method reworded, which gives its sessions other words; "
+            f"{workload.name!r} has none"
+        ]
+    return []
+
+
+def probe_numbers(probes: int, sessions: int) -> tuple[int, ...]:
+    """The numbers of the sessions to be probed, spread evenly over the load."""
+    count = min(probes, sessions)
+    return tuple((2 * place + 1) * sessions // (2 * count) for place in range(count))
+
+
+def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt: int = 1) -> LoadPlan:
+    """The plan of the probes for the sessions ``numbers`` of ``load``, whose workload has to be one of
+    RewordsSessions."""
+    base = load.workload
+    assert isinstance(base, RewordsSessions)
+    workload = ProbeSessions(base, load.seed, tuple(numbers))
+    part = part_of(setting, workload, "session probes", attempt=attempt)
+    turns, one = turns_of(workload, len(numbers), part.seed), ClosedLoop(1, of_sessions=True)
+    label = f"{len(numbers)} sessions alone"
+    return part.plan(setting, label, one, turns, workload=workload, phase=Phase.PROBE)
+
+
+def probed(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Procedure[Probed]:
+    """Send the probes of ``load``, again while this machine spoils them."""
+    numbers = probe_numbers(probes, sessions)
+
+    def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:  # noqa: ARG001 - the signature is shared
+        return probe_plan(setting, load, numbers, attempt)
+
+    (seen,), void = yield from measured_runs(1, 1 + setting.remeasure, plan_of)
+    return Probed(numbers, seen, tuple(void))
+
+
+def paused_s(session: Session) -> float:
+    """The sum of the pauses, in seconds, on the longest way through a session: its duration if the server
+    takes no time."""
+    due_ns: list[int] = []
+    for turn in session.turns:
+        due_ns.append(max((due_ns[number - 1] for number in turn.wait_for), default=0) + turn.pause_ns)
+    return max(due_ns) / 1e9
+
+
+def no_pairs(probes: Sequence[Probed | None]) -> str:
+    """Why there is no slowdown, in words."""
+    if not any(probes):
+        return "no session was probed alone"
+    if not any(each.usable for each in probes if each is not None):
+        return "this machine spoiled the probes"
+    return "no session was completed both under load and alone"
+
+
+def notes_of_probes(seen: Sequence[Observation], alone: Alone) -> tuple[Note, ...]:
+    own = [probes for run in seen if (probes := alone.get(run.plan.seed)) is not None]
+    spoiled = sum(not probes.usable for probes in own)
+    jobs = [jobs_of(probes.seen.records) for probes in own if probes.usable]
+    every, cut = sum(map(len, jobs)), sum(each.cut_off for each in jobs)
+    notes = []
+    if spoiled:
+        notes.append(Note.of("spoiled_probes", spoiled=spoiled, runs=len(own)))
+    if cut:
+        notes.append(Note.of("probes_cut_off", cut=cut, probes=every))
+    return tuple(notes)
+
 
 FIRST_LEVEL, HIGHEST_LEVEL = 200, 6_400
 """Jobs per hour at which a search starts, and the most that it tries."""

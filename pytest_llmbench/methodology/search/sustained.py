@@ -12,9 +12,8 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.methodology.search.bracketing import downwards
-from pytest_llmbench.methodology.search.bracketing import searched as searching
-from pytest_llmbench.methodology.search.probing import Holds, rate_of, value_of
+from pytest_llmbench.methodology.search.probing import Holds, downwards, rate_of, value_of
+from pytest_llmbench.methodology.search.probing import searched as searching
 from pytest_llmbench.methodology.search.search import Searched
 from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective

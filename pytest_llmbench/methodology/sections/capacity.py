@@ -21,7 +21,6 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.search.bracketing import Tried, doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     LEVEL_S,
     SESSIONS_PER_SLOT,
@@ -32,6 +31,7 @@ from pytest_llmbench.methodology.search.capacity_search import (
     find_capacity,
     level_plan,
 )
+from pytest_llmbench.methodology.search.probing import Tried, doubling, values_tried
 from pytest_llmbench.metrics.balance import tokens_in_flight
 from pytest_llmbench.metrics.kv_cache import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of

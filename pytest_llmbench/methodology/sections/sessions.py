@@ -40,15 +40,6 @@ from pytest_llmbench.methodology.measuring.one_load import (
 )
 from pytest_llmbench.methodology.measuring.over_time import bars, over_time_of_runs, parts_of
 from pytest_llmbench.methodology.measuring.session_levels import session_load, too_long, turn_classes
-from pytest_llmbench.methodology.measuring.session_probes import (
-    PROBES,
-    QUICK_PROBES,
-    Alone,
-    no_pairs,
-    not_probed,
-    notes_of_probes,
-    probed,
-)
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import (
     DEFAULT_CONCURRENCY,
@@ -64,10 +55,17 @@ from pytest_llmbench.methodology.search.session_search import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
     LEVEL_S,
+    PROBES,
+    QUICK_PROBES,
+    Alone,
     JobsAsked,
     JobsFound,
     find_jobs_per_hour,
     level_duration_s,
+    no_pairs,
+    not_probed,
+    notes_of_probes,
+    probed,
     session_level,
 )
 from pytest_llmbench.metrics.definitions import SLOWDOWNS

@@ -46,8 +46,8 @@ from pytest_llmbench.simulator.replay.load import DELAYS, STRIKES, Arrivals, Del
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
-from pytest_llmbench.simulator.scenario.scenario import Scenario
-from pytest_llmbench.simulator.scenario.variants import (
+from pytest_llmbench.simulator.scenario import (
+    Scenario,
     disclosure,
     standard_overrides,
     variant_facts,
@@ -272,7 +272,7 @@ class ReplayEngine:
         """An engine on the same clock with the options of this one and ``overrides``.
 
         Without any, ``name`` is one of
-        :data:`~pytest_llmbench.simulator.scenario.variants.STANDARD_VARIANTS`.
+        :data:`~pytest_llmbench.simulator.scenario.STANDARD_VARIANTS`.
 
         Raises SuiteError for a name that is none of them, and for impossible overrides.
         """

@@ -15,9 +15,7 @@ from typing import Any, Final, Protocol
 from pytest_llmbench.registry import every, face
 from pytest_llmbench.simulator.engine.faults import FaultOptions
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
-from pytest_llmbench.simulator.protocols.http_events import RESPONSES, HttpEventFace
-from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.simulator.serving.asgi import (
     BodyTooLargeError,
     ClientGoneError,
@@ -31,9 +29,10 @@ from pytest_llmbench.simulator.serving.asgi import (
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import Asked, Generation, Tokenizer, refusal_headers
 from pytest_llmbench.simulator.serving.ground_truth import energy_json
-from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
-from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
-from pytest_llmbench.simulator.serving.power_page import dcgm_page
+from pytest_llmbench.simulator.serving.http_events import PATHS as EVENT_PATHS
+from pytest_llmbench.simulator.serving.http_events import RESPONSES, HttpEventFace
+from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE, dcgm_page
+from pytest_llmbench.simulator.serving.metrics_page import PATH as DCGM
 from pytest_llmbench.simulator.serving.request_body import (
     Endpoint,
     Fields,

@@ -18,7 +18,7 @@ from pytest_llmbench.simulator.engine.loop import EngineLoop, Replica
 from pytest_llmbench.simulator.engine.power import PowerMeter, power_meters
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruthLog
 from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, MetricsPage
 from pytest_llmbench.simulator.serving.replies import Reply

@@ -29,8 +29,7 @@ from pytest_llmbench.simulator.engine.faults import (
 from pytest_llmbench.simulator.engine.media import encoder_ns
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
-from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.simulator.serving.asgi import Headers, Receive, Scope, Send, until_disconnect
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Waiting
 from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, ReplyText, TokenTexts
@@ -42,7 +41,15 @@ from pytest_llmbench.simulator.serving.fault_injection import (
     strike_of,
 )
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import FilteredReply, Reply, StreamedReply, WholeReply
+from pytest_llmbench.simulator.serving.replies import (
+    FACE_FAULTS,
+    Face,
+    FilteredReply,
+    Reply,
+    StreamedReply,
+    WholeReply,
+    strike_on,
+)
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.timing import LoopAlarm
 

@@ -1,8 +1,9 @@
 """The metrics page: the engines' counters and histograms under vLLM's series names, in Prometheus's text
-format."""
+format. And what their accelerators tell of their power, as the page of NVIDIA's DCGM exporter."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.power import ACCELERATOR, DeviceReading, PowerMeter, read_devices
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 
@@ -269,3 +271,43 @@ _COUNTERS = {
     "spec_decode_num_draft_tokens": "Tokens of these drafts.",
     "spec_decode_num_accepted_tokens": "Tokens of these drafts that were accepted.",
 }
+
+
+PATH = "/sim/dcgm/metrics"
+
+# Names, types and sentences of the exporter. It gives the counter without Prometheus's suffix _total, which a
+# client library would add.
+_FAMILIES: Sequence[tuple[str, str, str, Callable[[DeviceReading], float]]] = (
+    ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", lambda each: round(each.temperature_c)),
+    ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", lambda each: round(each.power_w, 3)),
+    (
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "counter",
+        "Total energy consumption since boot (in mJ).",
+        lambda each: round(each.energy_j * 1e3),
+    ),
+    ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", lambda each: round(each.utilisation * 100)),
+    (
+        "DCGM_FI_DEV_FB_USED",
+        "gauge",
+        "Framebuffer memory used (in MiB).",
+        lambda each: each.memory_bytes // 2**20,
+    ),
+)
+
+
+def dcgm_page(meters: Sequence[PowerMeter], now_ns: int) -> bytes | None:
+    """The page in Prometheus's text format. None: it does not answer."""
+    devices = read_devices(meters, now_ns)
+    if devices is None:
+        return None
+    host = socket.gethostname()
+    lines = []
+    for name, kind, meaning, value in _FAMILIES:
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        lines += [
+            f'{name}{{gpu="{each.number}",UUID="{each.uuid}",device="nvidia{each.number}",'
+            f'modelName="{ACCELERATOR}",Hostname="{host}"}} {value(each)}'
+            for each in devices
+        ]
+    return "\n".join([*lines, ""]).encode()

@@ -18,8 +18,7 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.simulator.engine.power import EnergyCurve
-from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario
-from pytest_llmbench.simulator.scenario.variants import disclosure
+from pytest_llmbench.simulator.scenario import Scenario, disclosure, parse_scenario
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, parse_energy, parse_ground_truth
 
 _LOG_TAIL_LINES = 20

@@ -22,8 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.registry import face, load, required, transport_called
-from pytest_llmbench.simulator.scenario.scenario import Scenario
-from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
+from pytest_llmbench.simulator.scenario import DISTRIBUTION, Scenario, software_version
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import CONNECTION

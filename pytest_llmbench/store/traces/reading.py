@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.registry import every, named, names
 from pytest_llmbench.store.rows import FileFormat, Rows, numbered_rows
-from pytest_llmbench.store.traces import conversations, mooncake, sources, spans, tables
-from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
+from pytest_llmbench.store.traces import conversations, mooncake, sources, spans
+from pytest_llmbench.store.traces.request import (
+    Trace,
+    TraceRequest,
+    instant_of,
+    made_trace,
+    name_of,
+    refuse,
+    tokens_of,
+)
 from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.trace import MOONCAKE_BLOCK
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d(:\d\d)?)(?P<fraction>\.\d{1,12})?"
+    r" ?(?P<offset>Z|[+-]\d\d(:?\d\d)?)?"
+)
+
+
+def azure_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
+    """A row of Azure's table: ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. ValueError in words."""
+    return TraceRequest(
+        place,
+        tokens_of(row, "ContextTokens"),
+        tokens_of(row, "GeneratedTokens"),
+        _azure_instant(row.get("TIMESTAMP")),
+    )
+
+
+def _azure_instant(given: Any) -> float:
+    # Azure writes seven digits of a second ("2023-11-16 18:17:03.9799600+00:00"), Python reads six.
+    read = _INSTANT.fullmatch(str(given).strip())
+    try:
+        if read is None:
+            raise ValueError
+        at = datetime.fromisoformat(f"{read['date']} {read['time']}{read['offset'] or ''}")
+    except ValueError:
+        raise ValueError(f"TIMESTAMP is {shown(given)}: give a date and a time") from None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return ((at - _EPOCH).total_seconds() + float(f"0{read['fraction'] or ''}")) * 1000.0
+
+
+def burst_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
+    """A row of BurstGPT's table: ``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``; ``Session
+    ID`` in versions that have it. Requests that failed have no tokens. ValueError in words."""
+    return TraceRequest(
+        place,
+        tokens_of(row, "Request tokens"),
+        tokens_of(row, "Response tokens"),
+        instant_of(row, "Timestamp", 1000.0),
+        session=name_of(row, "Session ID"),
+    )
+
 
 FORMATS: Final = (
     "mooncake", "agentic-mooncake", "bailian", "weka", "lmbench", "guidellm", "azure", "burstgpt", "sharegpt",
@@ -250,8 +302,8 @@ def _spans(rows: Rows, where: str) -> Trace:
 
 
 _READERS: Mapping[str, Callable[[Rows, str], Trace]] = {
-    "azure": _plain("azure", tables.azure_request),
-    "burstgpt": _plain("burstgpt", tables.burst_request),
+    "azure": _plain("azure", azure_request),
+    "burstgpt": _plain("burstgpt", burst_request),
     "sharegpt": _conversations,
     "messages": _messages,
     "otel": _spans,

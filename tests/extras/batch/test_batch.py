@@ -13,7 +13,7 @@ from pytest_llmbench import make_workload
 from pytest_llmbench.extras.batch import figures, procedure
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.plan import Batch, LoadPlan
@@ -21,7 +21,7 @@ from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSou
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect_at
 

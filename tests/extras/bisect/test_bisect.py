@@ -16,8 +16,7 @@ from pytest_apart import WITHOUT_OTHERS
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.extras.bisect import command
-from pytest_llmbench.extras.bisect.command import State, Trees, line_of
-from pytest_llmbench.extras.bisect.culprit import Bisection, Suspects
+from pytest_llmbench.extras.bisect.command import Bisection, State, Suspects, Trees, line_of
 
 SUITE = """
 from pathlib import Path

@@ -14,8 +14,13 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.scenario import Scenario, option_meanings, overridden, parse_scenario
-from pytest_llmbench.simulator.scenario.variants import disclosure
+from pytest_llmbench.simulator.scenario import (
+    Scenario,
+    disclosure,
+    option_meanings,
+    overridden,
+    parse_scenario,
+)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from pytest_llmbench.extras.integrity.checks import (
     AuditPrompts,
     replies_of,
 )
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
@@ -32,7 +32,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 

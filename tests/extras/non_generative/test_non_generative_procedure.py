@@ -12,7 +12,7 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.non_generative import procedure as non_generative
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.catalogue import OF_THE_DRAFT
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
@@ -26,9 +26,9 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.reports.vocabulary import headline_names
+from pytest_llmbench.reports.comparisons import headline_names
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.sequence import drawn
 
 OF_OUTPUT = ("first_event_ns", "first_nonempty_ns", "first_content_ns", "last_content_ns", "output_tokens")

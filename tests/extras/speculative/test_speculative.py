@@ -15,7 +15,7 @@ from pytest_llmbench.extras.speculative import procedure
 from pytest_llmbench.extras.speculative.procedure import acceptance_of, by_replies, by_stream
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.metrics.itl import choose_option, itl_samples
 from pytest_llmbench.metrics.latency import tpot_ms
@@ -27,7 +27,7 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
 from pytest_llmbench.simulator.engine.faults import MetricsForm
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.lengths import Fixed

@@ -14,7 +14,7 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench import J, W, energy_per_output_token, gpu_utilisation, mean_power
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.comparison.arms import whole_procedure
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
@@ -24,7 +24,7 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.telemetry import Lost, Telemetry
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 
 Machine = Callable[[Observation], Observation]
 

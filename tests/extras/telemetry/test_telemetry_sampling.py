@@ -28,7 +28,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.telemetry import Telemetry
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.engine_metrics import server_root
-from pytest_llmbench.simulator.serving.power_page import PATH
+from pytest_llmbench.simulator.serving.metrics_page import PATH
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.catalogue import workload

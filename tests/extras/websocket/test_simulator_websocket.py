@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidS
 from websockets.sync.client import ClientConnection, connect
 
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.protocols.responses import parse_response_create
+from pytest_llmbench.simulator.serving.http_events import parse_response_create
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens import reference_tokenizer
 

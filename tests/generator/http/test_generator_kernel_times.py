@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 import pytest
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunked, reply, text_event
 
-from pytest_llmbench.generator.http import kernel_times as module
-from pytest_llmbench.generator.http.kernel_times import (
+from pytest_llmbench.generator.http import sockets as module
+from pytest_llmbench.generator.http.links import Link, SocketLink
+from pytest_llmbench.generator.http.sockets import (
     SO_TIMESTAMPNS,
     TOLERANCE_NS,
     KernelTimes,
+    Sockets,
     kernel_times,
     stamps_a_datagram,
 )
-from pytest_llmbench.generator.http.links import Link, SocketLink
-from pytest_llmbench.generator.http.sockets import Sockets
 from pytest_llmbench.generator.http.transport import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator

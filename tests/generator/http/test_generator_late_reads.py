@@ -13,9 +13,8 @@ from itertools import chain, repeat
 import pytest
 
 from pytest_llmbench.generator.http.http1 import _holds_several
-from pytest_llmbench.generator.http.kernel_times import Ancillary, KernelTimes, kernel_times
 from pytest_llmbench.generator.http.links import Link, SocketLink
-from pytest_llmbench.generator.http.sockets import LATE_NS, Sockets
+from pytest_llmbench.generator.http.sockets import LATE_NS, Ancillary, KernelTimes, Sockets, kernel_times
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import note_late_reads

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from pytest_llmbench.generator.http.kernel_times import KernelTimes
 from pytest_llmbench.generator.http.links import Link, SocketLink
-from pytest_llmbench.generator.http.sockets import Sockets
+from pytest_llmbench.generator.http.sockets import KernelTimes, Sockets
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 

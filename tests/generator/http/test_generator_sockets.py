@@ -15,8 +15,7 @@ import pytest
 import uvloop
 
 from pytest_llmbench.generator.http import sockets as sockets_module
-from pytest_llmbench.generator.http.kernel_times import KernelTimes
-from pytest_llmbench.generator.http.sockets import Sockets, TurnLimits
+from pytest_llmbench.generator.http.sockets import KernelTimes, Sockets, TurnLimits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="epoll is Linux's")
 LOOPS = pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from canned_levels import QueueServer, canned_setting
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered, set_aside, shortfalls

@@ -6,7 +6,7 @@ import pytest
 from canned_runs import answer
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.model.observation import Observation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from canned_levels import QueueServer
 
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.search.bracketing import (
+from pytest_llmbench.harness.execution import drive
+from pytest_llmbench.methodology.search.probing import (
     Chooser,
     between,
     doubling,

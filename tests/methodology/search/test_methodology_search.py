@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from canned_levels import QueueServer, canned_setting
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.levels import Reference
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.search.probing import Range, lowest_beyond, meets, sustainable, value_of

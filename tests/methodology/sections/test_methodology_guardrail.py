@@ -10,7 +10,7 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 from replayed_sut import QUARTER, ReplayedSUT
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.levels import Reference
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build

@@ -11,7 +11,7 @@ from canned_levels import INPUT_TOKENS, OUTPUT_TOKENS, QueueServer, canned_setti
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.job_figures import first_wave, steady_middle
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
@@ -21,7 +21,7 @@ from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 
 
 def run(server: QueueServer, spreads: dict[str, SavedSpread] | None = None, **keywords: Any) -> TestResult:

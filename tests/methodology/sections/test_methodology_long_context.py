@@ -9,7 +9,7 @@ from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import long_context

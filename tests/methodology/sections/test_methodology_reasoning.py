@@ -12,7 +12,7 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import reasoning
 from pytest_llmbench.model.judgement import GateVerdict

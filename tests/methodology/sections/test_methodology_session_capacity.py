@@ -16,7 +16,7 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.measuring.validity import validity

@@ -10,12 +10,11 @@ from canned_levels import QueueServer, canned_setting, prompts, replay_engine, r
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search import probing
-from pytest_llmbench.methodology.search.bracketing import STEPS_DOWN
-from pytest_llmbench.methodology.search.probing import lowest_beyond, meets
+from pytest_llmbench.methodology.search.probing import STEPS_DOWN, lowest_beyond, meets
 from pytest_llmbench.methodology.sections import throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason

@@ -10,7 +10,7 @@ import pytest
 from canned_runs import answer
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.judgement import GateVerdict

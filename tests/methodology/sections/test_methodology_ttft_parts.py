@@ -9,7 +9,7 @@ import pytest
 from canned_levels import TINY, QueueServer, canned_setting
 from canned_runs import answer
 
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.metrics.server_side import mean_parts_of_ttft
 from pytest_llmbench.model.observation import EngineReadings, Observation

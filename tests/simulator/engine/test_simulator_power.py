@@ -14,7 +14,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine import power
 from pytest_llmbench.simulator.engine.power import DeviceReading, PowerMeter, read_devices
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog, energy_json, parse_energy
 

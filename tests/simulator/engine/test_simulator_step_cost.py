@@ -8,7 +8,7 @@ from engine_runs import A, B, C, D, config, drive_at_once, us
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario import PRESETS
 
 
 def ttft_ns(engine: Engine, prompt_tokens: int) -> int:

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from three_attempts import three_attempts
 
-from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
-from pytest_llmbench.simulator.known_delay.script import Script, http1_writes
+from pytest_llmbench.simulator.known_delay import KnownDelayServer, Script, http1_writes
 
 MS = 1_000_000
 

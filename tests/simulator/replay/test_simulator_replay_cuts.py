@@ -25,7 +25,7 @@ from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.catalogue import with_cuts
 from pytest_llmbench.workloads.dataset import DatasetIdentity

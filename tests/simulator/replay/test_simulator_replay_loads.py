@@ -14,7 +14,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
@@ -147,7 +147,7 @@ import numpy as np
 from dataclasses import fields
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 engine = ReplayEngine(parse_scenario("fast?prefix_caching=on&eos_mean_tokens=50&server_timestamps=true"))
 digest = hashlib.sha256()

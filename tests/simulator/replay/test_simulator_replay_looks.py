@@ -7,7 +7,7 @@ import pytest
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, Watched
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.stats.failing import look_taker
 from pytest_llmbench.workloads.catalogue import workload
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.simulator.scenario.presets import PRESETS
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import disclosure
+from pytest_llmbench.simulator.scenario import PRESETS, disclosure, parse_scenario
 from pytest_llmbench.tokens import reference_tokenizer
 
 

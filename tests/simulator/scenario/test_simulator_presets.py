@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.scenario.presets import PRESETS
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import PRESETS, parse_scenario
 
 
 def test_every_preset_says_where_its_figures_come_from() -> None:

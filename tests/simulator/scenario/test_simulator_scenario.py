@@ -11,10 +11,10 @@ from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
-from pytest_llmbench.simulator.scenario.presets import PRESETS
-from pytest_llmbench.simulator.scenario.scenario import (
+from pytest_llmbench.simulator.scenario import (
     OPTIONS,
     PARTS,
+    PRESETS,
     Scenario,
     option_meanings,
     parse_scenario,

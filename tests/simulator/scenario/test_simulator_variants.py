@@ -9,10 +9,10 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import (
+from pytest_llmbench.simulator.scenario import (
     STANDARD_VARIANTS,
     disclosure,
+    parse_scenario,
     variant_facts,
     with_overrides,
 )

@@ -8,7 +8,7 @@ import pytest
 from driven_engine import MS, KeptReply, VirtualAlarm, given
 
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog, parse_ground_truth
 

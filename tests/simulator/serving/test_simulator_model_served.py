@@ -21,7 +21,7 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.wire.openai_chat import OpenAIChat

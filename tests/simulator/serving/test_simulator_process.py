@@ -17,7 +17,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.simulator.__main__ import main
-from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario import PRESETS
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 DEADLINE_S = 10.0

@@ -15,7 +15,7 @@ import pytest
 from known_truth import truth_of
 from waiting import wait_for
 
-from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario import PRESETS
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.simulator.serving.request_body import Endpoint

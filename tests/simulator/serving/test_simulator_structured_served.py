@@ -24,7 +24,7 @@ from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.engine.answers import BREAKS
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.adapted import WithFixedOutput

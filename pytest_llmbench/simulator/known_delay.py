@@ -1,37 +1,121 @@
-"""A server of known delays: streams replies by a script and notes the instant of each of its writes.
-
-No engine and no queueing: what it is asked for is what it does, so that a load generator can be held against
-it. The script is the query: ``/v1/chat/completions?ttft_us=20000&itl_us=5000&tokens=64``. Write i is due at
-(last request byte arrived) + TTFT + i · ITL. The first bytes of a connection say what it speaks: HTTP/1.1,
-HTTP/2 with or without gRPC, or a WebSocket. What counts as the truth is not the script but the note of what
-was done, on the machine's monotonic clock: when the request arrived, by the kernel's receive time where there
-is one, and the instant before each ``write``. So neither a server that was late to read nor one that was late
-to write is taken for a late client. ``GET /known_delay/log`` gives the notes and forgets them.
-"""
+"""The known-delay server as a child process that never outlives its parent, and its notes of what it did."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import heapq
+import http.client
 import json
 import os
 import select
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
-from urllib.parse import urlsplit
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import parse_qsl, urlsplit
 
+from pytest_llmbench.errors import SUTError
 from pytest_llmbench.registry import face
-from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script, http1_writes
 from pytest_llmbench.timing import Alarm, best_alarm
+
+MODEL = "known-delay"
+LOG_PATH = "/known_delay/log"
+SCRIPT_HEADER = "x-known-delay"
+"""Name of the header that carries the script of a request whose path has no query, such as a gRPC call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The form and the delays of one reply. Without an ITL all tokens leave in one write."""
+
+    ttft_us: int = 0
+    itl_us: int = 0
+    tokens: int = 1
+
+    @classmethod
+    def of(cls, query: str) -> Script:
+        """Parse a script from a query. :raises ValueError: a name is unknown, or a value is not a number or
+        too small."""
+        given = {name: int(value) for name, value in parse_qsl(query)}
+        unknown = given.keys() - {"ttft_us", "itl_us", "tokens"}
+        if unknown or given.get("tokens", 1) < 1 or any(value < 0 for value in given.values()):
+            raise ValueError(f"not a script: {query}")
+        return cls(**given)
+
+    @property
+    def query(self) -> str:
+        return f"ttft_us={self.ttft_us}&itl_us={self.itl_us}&tokens={self.tokens}"
+
+    @property
+    def writes(self) -> int:
+        """Number of writes."""
+        return self.tokens if self.itl_us else 1
+
+    @property
+    def offsets_ns(self) -> list[int]:
+        """Offsets of the writes in nanoseconds, from the last byte of the request."""
+        return [(self.ttft_us + number * self.itl_us) * 1000 for number in range(self.writes)]
+
+    def in_writes(self, tokens: list[bytes]) -> list[bytes]:
+        """The bytes of each write, made of the bytes of each token."""
+        return tokens if self.itl_us else [b"".join(tokens)]
+
+
+Begin = Callable[[str, int, Script, Callable[[int], bytes]], None]
+"""Function that begins a reply; takes its request id, when its last byte arrived, the script, and the bytes
+of each write."""
+
+
+_HTTP1_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@lru_cache(maxsize=256)
+def http1_writes(script: Script) -> list[bytes]:
+    """The bytes of each write over HTTP/1.1: one HTTP chunk per event; the last token's write also ends the
+    reply."""
+    tokens = _of_each_token(script, lambda event: b"%x\r\n%b\r\n" % (len(event), event))
+    tokens[-1] += b"0\r\n\r\n"
+    first, *others = script.in_writes(tokens)
+    return [_HTTP1_HEAD + first, *others]
+
+
+def event_writes(script: Script) -> list[bytes]:
+    """The server-sent events of each write, without HTTP's framing."""
+    return script.in_writes(_of_each_token(script, lambda event: event))
+
+
+def _of_each_token(script: Script, framed: Callable[[bytes], bytes]) -> list[bytes]:
+    tokens = [framed(_choice({"content": " tea"}))] * script.tokens
+    usage = {
+        "prompt_tokens": 1,
+        "completion_tokens": script.tokens,
+        "total_tokens": script.tokens + 1,
+    }
+    end = (_choice({}, "stop"), _event({"choices": [], "usage": usage}), b"data: [DONE]\n\n")
+    tokens[-1] += b"".join(map(framed, end))
+    return tokens
+
+
+def _choice(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return _event({"choices": [choice]})
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    identity = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": MODEL}
+    return b"data: " + json.dumps(identity | content, separators=(",", ":")).encode() + b"\n\n"
+
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -333,7 +417,7 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.simulator.known_delay.server")
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.simulator.known_delay")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parent-pipe", action="store_true", help="end when standard input is closed")
@@ -348,6 +432,106 @@ def main(arguments: list[str] | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options.host, options.port))
     return 0
+
+
+_STOP_S = 3.0
+_LOG_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The server's notes on one request (CLOCK_MONOTONIC nanoseconds)."""
+
+    received_ns: int
+    """Instant at which the last byte of the request arrived."""
+    written_ns: tuple[int, ...]
+    """Instant before each write."""
+
+
+class KnownDelayServer:
+    """A running server. Use as a context manager, or :meth:`stop` it.
+
+    The child watches its standard input, a pipe from this process, and ends when that closes.
+    """
+
+    def __init__(self) -> None:
+        """:raises SUTError: the process ended before it was ready."""
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest_llmbench.simulator.known_delay",
+            "--parent-pipe",
+        ]
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            _, said = self._child.communicate()
+            raise SUTError(
+                f"the known-delay server did not start: {said.decode(errors='replace').strip()[-500:]}",
+                remedy=f"try it by hand: {' '.join(command[:4])}",
+            )
+        self._url: str = json.loads(line)["url"]
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def place(self) -> str:
+        """Host and port of the server; the same for all protocols that it speaks."""
+        return urlsplit(self._url).netloc
+
+    def url(self, script: Script) -> str:
+        """Base URL at which every reply over HTTP/1.1 follows ``script``."""
+        return f"{self._url}?{script.query}"
+
+    def truth(self) -> dict[str, Truth]:
+        """The server's notes on the requests since the last call, by their ``x-request-id``.
+
+        :raises SUTError: the server does not answer.
+        """
+        where = urlsplit(self._url)
+        assert where.hostname is not None
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=_LOG_S)
+        try:
+            connection.request("GET", LOG_PATH)
+            log = json.loads(connection.getresponse().read())
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise SUTError(f"the known-delay server does not answer: {error}", where=self._url) from error
+        finally:
+            connection.close()
+        return {name: Truth(received, tuple(written)) for name, (received, written) in log.items()}
+
+    def stop(self) -> None:
+        """End the process; does nothing when it has ended already."""
+        child = self._child
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 if __name__ == "__main__":

@@ -1,18 +1,10 @@
-"""``load_report``: a finished report for notebooks, with types, estimates and records as arrays.
-
-report = load_report("llm-report")
-report.tests[0].metrics["ttft.p99"].upper
-report.tests[0].records.ttft_ms
-
-The arrays have an entry for each request, whatever became of it. What was not observed is NaN in an array
-of numbers, None in one of texts, and -1 in instants (``…_ns``), which as floats would not keep their
-nanoseconds.
-"""
+"""``pytest-llmbench records``: the single requests of a report as CSV or Parquet."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,19 +13,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.errors import StoreError, SuiteError, shown
-from pytest_llmbench.harness.execution.loads import StoredRecords
+from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
+from pytest_llmbench.harness.execution import StoredRecords
+from pytest_llmbench.harness.history.sessions import refused
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, per_request
 from pytest_llmbench.model import records
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.records import IN_RAGGED, KINDS, MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.store.files import REPORT_NAME, read_report
+from pytest_llmbench.model.records import BLOCK, IN_RAGGED, KINDS, MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.redaction import outward_value
+from pytest_llmbench.store.files import REPORT_NAME, Cell, read_report, whole_file, write_csv
 from pytest_llmbench.store.records_file import read_runs
 from pytest_llmbench.store.schema import LevelEntry, ObjectiveEntry, Report, TestEntry
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 TextColumn = npt.NDArray[np.object_]
 NO_PANDAS = "pip install 'pytest-llmbench[pandas]', or use the arrays"
@@ -393,3 +388,130 @@ def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:
     later = (load for load in loads[index + 1 :] if load["label"] == own["label"])
     following = next(later, None)
     return following is not None and following.get("attempt", 1) == own.get("attempt", 1) + 1
+
+
+CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
+CHUNKS = ("chunk_ns", "chunk_tokens")
+"""Columns that hold lists, which only Parquet has."""
+_NO_PYARROW = "pip install 'pytest-llmbench[parquet]', or write --csv"
+
+
+def tables(
+    report: LoadedReport, test: str | None, *, everything: bool
+) -> Iterator[tuple[LoadedTest, RequestTable]]:
+    """Each test with its requests, load by load. ``everything``: warm-ups, probes and void loads too.
+
+    A load that several tests used is that of the one that measured it. SuiteError where no test holds
+    ``test``.
+    """
+    wanted = [own for own in report.tests if test is None or test in own.nodeid]
+    if not wanted:
+        names = ", ".join(own.nodeid for own in report.tests)
+        raise SuiteError(f"--test {test!r} matches no test; there are: {names or 'none'}")
+    for own in wanted:
+        if own.entry.loads_file is None:
+            if own.entry.records_file is not None:  # of a session that was killed
+                yield own, own.records
+            continue
+        for load in own.loads:
+            counted = load.counts and load.phase == "measure"
+            if load.shared_from is None and (counted or everything):
+                yield own, load.records
+
+
+def plain_columns(test: LoadedTest, table: RequestTable) -> dict[str, list[Any]]:
+    """The columns as Python values, with None for what was not observed."""
+    columns: dict[str, list[Any]] = {
+        "nodeid": [test.nodeid] * len(table),
+        "attempt": [test.entry.attempts] * len(table),
+    }
+    for name in COLUMNS:
+        own = table[name]
+        if name in TEXTS or name == "ok":
+            columns[name] = own.tolist()
+            continue
+        absent = np.isnan(own) if own.dtype.kind == "f" else own == MISSING
+        whole = own.dtype.kind == "f" and name not in LATENCIES
+        columns[name] = [
+            None if gone else int(value) if whole else value
+            for value, gone in zip(own.tolist(), absent.tolist(), strict=True)
+        ]
+    return columns
+
+
+def csv_rows(found: Iterator[tuple[LoadedTest, RequestTable]]) -> Iterator[Sequence[Cell]]:
+    for test, table in found:
+        yield from zip(*plain_columns(test, table).values(), strict=True)
+
+
+def write_parquet(path: Path, found: Iterator[tuple[LoadedTest, RequestTable]]) -> None:
+    """Write the same columns as Parquet, with the chunks of each request as lists.
+
+    SuiteError without pyarrow, StoreError where the file cannot be written.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SuiteError("Parquet files need pyarrow, which is not installed", remedy=_NO_PYARROW) from error
+    schema = pyarrow.schema([(name, _arrow_type(pyarrow, name)) for name in (*CSV_COLUMNS, *CHUNKS)])
+    with whole_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+        for test, table in found:
+            columns: dict[str, list[Any]] = outward_value(plain_columns(test, table))
+            columns |= {name: [own.tolist() for own in getattr(table, name)] for name in CHUNKS}
+            writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=BLOCK)
+
+
+def _arrow_type(pyarrow: Any, name: str) -> Any:
+    if name in CHUNKS:
+        return pyarrow.list_(pyarrow.int64())
+    if name in TEXTS or name == "nodeid":
+        return pyarrow.string()
+    if name == "ok":
+        return pyarrow.bool_()
+    return pyarrow.float64() if name in LATENCIES else pyarrow.int64()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmbench records",
+        description="Write the requests of a report as a table, one row each.",
+        epilog="Exit status: 0 written; 2 there is no report, it has no records, or nothing can be written.",
+    )
+    parser.add_argument("report", type=Path, help="report.json, or its directory")
+    parser.add_argument("--csv", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--parquet", type=Path, metavar="FILE", help="write Parquet, with the chunks; needs pyarrow"
+    )
+    parser.add_argument("--test", metavar="TEXT", help="only tests whose node id contains this")
+    parser.add_argument("--all", action="store_true", help="include warm-ups, probes and void loads")
+    given = parser.parse_args(list(arguments))
+    try:
+        for path, rows in _written(given):
+            print(f"{path}: {rows} requests")
+    except LLMBenchError as error:
+        return refused(error)
+    return 0
+
+
+def _written(given: argparse.Namespace) -> Iterator[tuple[Path, int]]:
+    if given.csv is None and given.parquet is None:
+        raise SuiteError("nothing to write: give --csv FILE or --parquet FILE, or both")
+    report = load_report(given.report)
+
+    def found() -> Iterator[tuple[LoadedTest, RequestTable]]:
+        return tables(report, given.test, everything=given.all)
+
+    count = sum(len(table) for _, table in found())
+    if not count:
+        raise StoreError(
+            "there are no records of single requests", where=str(report.path),
+            remedy="measure with --llm-records=compact (the default) or full, and keep the folder records "
+            "next to the report",
+        )  # fmt: skip
+    if given.csv is not None:
+        write_csv(given.csv, CSV_COLUMNS, csv_rows(found()))
+        yield given.csv, count
+    if given.parquet is not None:
+        write_parquet(given.parquet, found())
+        yield given.parquet, count

@@ -1,1 +1,0 @@
-"""Executes the loads of a test, shares them between tests, and writes them down."""

@@ -1,1 +1,0 @@
-"""Scenarios of the embedded engine: presets, variants, options and faults, and their text form."""
