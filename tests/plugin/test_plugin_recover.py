@@ -274,7 +274,9 @@ def test_reports_that_could_not_be_written_are_recovered(suite: Suite) -> None:
     blocked = suite.path / "out" / "report.html"
     result = suite.measure("replay", "-k", "holds", "--llm-inconclusive=pass")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["llmbench: ERROR: *report.html*", "llmbench: ERROR: nothing*recover *out"])
+    result.stdout.fnmatch_lines(
+        ["llmbench: ERROR: *report.html*", "llmbench: ERROR: no judgement*recover *out"]
+    )
     (blocked / "x").rmdir()
     blocked.rmdir()
     assert main(["recover", str(suite.path / "out")]) == 0  # it had ended, and all had passed
