@@ -294,7 +294,7 @@ def _text(span: tuple[float, ...], shown: Callable[[float], str] = lambda value:
     """``1,104``, or ``9,180 to 16,000``: where the engines differ three digits are enough."""
     texts = list(map(shown, span))
     if len(set(texts)) > 1:
-        texts = [shown(float(f"{value:.3g}")) for value in span]
+        texts = list(dict.fromkeys(shown(float(f"{value:.3g}")) for value in span))
         return " to ".join(texts)
     return texts[0]
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_llmbench.harness import plan as planning
-from pytest_llmbench.harness.plan import exceeding, plan_lines
+from pytest_llmbench.harness.plan import Amount, exceeding, plan_lines
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
@@ -224,3 +225,12 @@ def test_a_load_that_is_shared_is_refused_for_once() -> None:
     tests = [("t::a", *load), ("t::b", *load)]
     assert not exceeding(tests, Settings(endpoint=REAL, max_requests=60))
     assert exceeding(tests, Settings(endpoint=REAL, max_requests=60), systems={"t::a": 1, "t::b": 2})
+
+
+def test_a_span_whose_ends_read_alike_is_one_number() -> None:
+    engines = [np.array([each, 1750.0, 2000.0, 900.0, 60.0]) for each in (5801.0, 8360.0)]
+    engines[1][1] = 1752.0
+    amount = Amount(engines[0], engines[1])
+    assert amount.describe(None).startswith(
+        "5,800 to 8,360 requests (1,750 in warm-ups and probes), 2,000 input"
+    )

@@ -581,9 +581,17 @@ def line_of(folder: Path, good: str, bad: str) -> list[str]:
 
     SuiteError where one is no commit, or the good one is no ancestor of the bad one.
     """
-    first, last = (
-        git(folder, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}") for name in (good, bad)
-    )
+    found = []
+    for name in (good, bad):
+        try:
+            found.append(git(folder, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"))
+        except SuiteError:
+            raise SuiteError(
+                f"{name} is not a commit of this repository",
+                where="bisect",
+                remedy="give a commit, branch or tag of it; in a shallow clone: git fetch --unshallow",
+            ) from None
+    first, last = found
     if first == last or git(folder, "merge-base", first, last) != first:
         raise SuiteError(
             f"{good} is no ancestor of {bad}",

@@ -83,7 +83,7 @@ class ImportedTests:
         module.recipes, module.launches = self._recipes, self._launches
         return [module]
 
-    def pytest_report_collectionfinish(self) -> list[str]:
+    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         run = [recipe for recipe in self._recipes if not recipe.obstacles]
         lines = [f"llmbench: {len(run)} of {len(self._recipes)} tests of {self._path.name} run"]
         left_out = Counter(what for recipe in self._recipes for what in recipe.obstacles)
@@ -96,8 +96,9 @@ class ImportedTests:
             absent = Counter(why for recipe in run if (why := _absent(recipe.server)))
             lines += [f"  give --llm-endpoint: {why} ({count} tests)" for why, count in absent.items()]
         else:
-            apis = dict.fromkeys(recipe.api for recipe in run)
-            lines += [f"  sent to {api} there: give --llm-api={api}" for api in apis if api != "openai-chat"]
+            fits = ("openai-chat", values(config)["api"])
+            apis = dict.fromkeys(recipe.api for recipe in run if recipe.api not in fits)
+            lines += [f"  sent to {api} there: give --llm-api={api}" for api in apis]
             if any(recipe.ignore_eos for recipe in run):
                 lines.append("  replies go on to their limit there: request.ignore_eos in the SUT file")
         return [outward(line) for line in (*lines, *(f"  {said}" for said in told))]

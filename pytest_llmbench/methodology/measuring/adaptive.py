@@ -1,7 +1,7 @@
 """Loads that end when their limits are decided: how many requests that takes, and what the limits are judged
 on.
 
-With ``requests="auto"`` the generator looks at the limits after each 100 requests (``stats/interim/looks``)
+With ``requests="auto"`` the generator looks at the limits after each 100 requests (``stats/looks``)
 and ends the load at the first look that decides them all; then, and at the maximum, they are judged on the
 interval of that look and on no other, so what ended the load and the verdict cannot differ.
 ``failures="over_limit"`` has its own intervals too, in which a failed request is slower than any limit.

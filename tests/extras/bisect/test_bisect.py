@@ -121,7 +121,7 @@ def test_commits_are_built_beside_the_work_tree_and_few_are_kept(repository: Pat
     [
         (["main", "first"], "main is no ancestor of first"),
         (["first", "first"], "first is no ancestor of first"),
-        (["nowhere", "main"], "Needed a single revision"),
+        (["nowhere", "main"], "nowhere is not a commit of this repository"),
         (["first", "main", "--state=inside"], "would be taken for a part of it"),
     ],
 )

@@ -101,6 +101,14 @@ def test_an_endpoint_of_the_settings_is_one_too(suite: Suite, monkeypatch: pytes
     suite.run(LIST, "--llm-scale=quick", "--llm-inconclusive=pass").assert_outcomes(passed=1)
 
 
+def test_an_api_that_is_given_is_not_asked_for(suite: Suite) -> None:
+    written(suite.path, "serving-tests.json", [ONE_ROW])
+    asked = "  sent to openai-completions there: give --llm-api=openai-completions"
+    for given, told in (((), True), (("--llm-api=openai-completions",), False)):
+        result = suite.run(LIST, "--llm-endpoint=replay", "--collect-only", *given)
+        assert (asked in result.outlines) is told
+
+
 def test_a_list_stands_beside_the_tests_of_a_suite_and_is_collected_once(suite: Suite) -> None:
     suite.write("def test_own(): ...")
     written(suite.path, "serving-tests.json", [ONE_ROW])
