@@ -66,7 +66,7 @@ def lockstep_rate(
 def cached_tokens(config: EngineConfig, prompt_tokens: int, shared_tokens: int) -> int:
     """Prompt tokens found in the cache once another prompt with the same ``shared_tokens`` has been computed.
 
-    Full blocks of the shared part, and never the whole prompt: its last token has to be computed.
+    Full blocks of the shared part, and never the whole prompt: its last token must be computed.
     """
     block = config.kv_block_tokens
     return min(shared_tokens // block, (prompt_tokens - 1) // block) * block

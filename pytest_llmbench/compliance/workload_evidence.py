@@ -69,7 +69,7 @@ def held_to_another_limit(view: EvidenceView) -> str | None:
         if share > MOST_CUT_SHORT:
             view.note("cut_short_share", share)
             return (
-                f"{share:.1%} of the replies of {run.plan.label!r} ended at a limit below the one asked for"
+                f"{share:.1%} of the replies of {run.plan.label!r} ended at a limit below the requested one"
             )
     return None
 
@@ -108,7 +108,7 @@ def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | 
     name, digest = str(dataset.get("name")), dataset.get("file_sha256")
     if facts.value(WorkloadFact.STANDARD) is not True or name not in published or digest in published[name]:
         return None
-    return f"{name} by name alone: its file (SHA-256 {digest}) is none whose digest is published"
+    return f"{name} by name alone: its file (SHA-256 {digest}) has no published digest"
 
 
 def sent_again(view: EvidenceView) -> str | None:

@@ -145,7 +145,7 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
     elif exchange.submitted_ns is not None:
         waits.append((exchange.submitted_ns, deadlines.first_byte_s, "no response", "first-byte"))
     elif exchange.sending_ns is not None:
-        what = "the server took no more of the request"
+        what = "the server stopped reading the request"
         waits.append((exchange.sending_ns, deadlines.between_chunks_s, what, "between-chunks"))
     earliest = now_ns + _LOOK_AGAIN_NS
     for since_ns, limit_s, what, name in waits:

@@ -100,7 +100,7 @@ class TaskTransport(ABC):
         except asyncio.CancelledError:
             # Ours by a deadline, and then the exchange has ended; else the code gave itself up.
             if exchange.end is None and not _is_being_cancelled():
-                self.failed(exchange, asyncio.CancelledError("the call was cancelled by itself"))
+                self.failed(exchange, asyncio.CancelledError("the call cancelled itself"))
                 return
             raise
         except BaseException as error:  # noqa: BLE001 - sys.exit() in the code must not end this loop's thread

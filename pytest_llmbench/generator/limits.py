@@ -50,7 +50,7 @@ class LoadLimits:
     """The limits of this process and host; None: those found when a load begins."""
     most_behind_ns: int = 5_000_000_000
     """How far sending may fall behind the schedule, in nanoseconds. What was missed is sent without pause, so
-    there has to be an end to that."""
+    there must be an end to that."""
     patient_ns: int = PATIENT_NS
     """The time without an answer that ends a load (:class:`~pytest_llmbench.stats.failing.FailureWatch`)."""
     most_reply_bytes: int = 64 * 1024 * 1024

@@ -96,7 +96,7 @@ class ReplyReader:
         return record
 
     def at_once(self, exchange: Exchange) -> RequestRecord | None:
-        """The record of a response that was recognised; None: it has to be read, by :meth:`steps`."""
+        """The record of a response that was recognised; None: it must be read, by :meth:`steps`."""
         if exchange.known is None:
             return None
         return self._completed(self._recognised(exchange, exchange.known), exchange, exchange.unparsed)
@@ -305,7 +305,7 @@ def _is_compressed(headers: dict[str, str], record: RequestRecord) -> bool:
     if coding == "identity":
         return False
     record.outcome = Outcome.UNDECODABLE
-    record.error = f"the reply is compressed ({shorten(coding, 40)}) although identity was asked for"
+    record.error = f"the reply is compressed ({shorten(coding, 40)}) although the client requested identity"
     return True
 
 

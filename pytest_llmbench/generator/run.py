@@ -477,7 +477,7 @@ def _refusing_live(prepare: Prepare, name: str) -> Prepare:
     def checked(planned: PlannedRequest) -> PreparedRequest:
         if planned.turn is not None and planned.turn.live:
             raise SuiteError(
-                f"{name} answers in token ids, without text: there are no live answers to read",
+                f"{name} answers in token ids, without text, so live answers cannot be read",
                 where="--llm-endpoint",
                 remedy='leave answers="live" out of the workload, or measure over an API of text',
             )

@@ -367,6 +367,20 @@ def _texts(given: str | Sequence[str]) -> Sequence[str]:
     return (given,) if isinstance(given, str) else given
 
 
+_WANTED = {
+    "float_parsing": "give a number",
+    "float_type": "give a number",
+    "finite_number": "give a finite number",
+    "int_parsing": "give a whole number",
+    "int_type": "give a whole number",
+    "greater_than": "give a number above {gt:g}",
+    "greater_than_equal": "give {ge:g} or more",
+    "less_than_equal": "give {le:g} or less",
+    "literal_error": "give {expected}",
+}
+"""What an option needs, by pydantic's type of the mistake."""
+
+
 def _explain(detail: Any) -> str:
     if not detail["loc"]:  # of several options together: the rule names them
         return str(detail["ctx"]["error"])
@@ -374,5 +388,6 @@ def _explain(detail: Any) -> str:
     cap = name.removeprefix("max_")
     option = f"--llm-caps: {cap}" if cap in CAPS else "--llm-" + name.replace("_", "-")
     ours = detail.get("ctx", {}).get("error")
-    what = str(ours) if isinstance(ours, ValueError) else detail["msg"].lower()
+    wanted = _WANTED.get(detail["type"], detail["msg"].lower()).format_map(detail.get("ctx", {}))
+    what = str(ours) if isinstance(ours, ValueError) else wanted
     return f"{option}: {what}, got {shown(detail['input'])}"

@@ -552,7 +552,8 @@ def _workload(value: Any) -> list[str]:
     try:
         find_workload(value)
     except SuiteError as error:
-        return [f"{shown(value)}: {error.what}" + (f"; {error.remedy}" if error.remedy else "")]
+        what = error.what.removesuffix(f" {shown(value)}")
+        return [f"{shown(value)}: {what}" + (f"; {error.remedy}" if error.remedy else "")]
     return []
 
 

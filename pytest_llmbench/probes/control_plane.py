@@ -172,7 +172,7 @@ class ControlPlane:
             if not expired.is_set():
                 raise
             what = f"connected, but the head of the answer was not complete within {limit_s:g} s"
-            remedy = "look at the server, and at what stands before it"
+            remedy = "check the server and what is in front of it"
             raise SUTError(what, where=without_query(url), remedy=remedy) from error
         finally:
             timer.cancel()
@@ -355,7 +355,7 @@ class ControlPlane:
         )
         if self.proxy is not None:
             what += f" (through the proxy {self.proxy.url})"
-            remedy += "; leave out --llm-proxy, or set NO_PROXY, if this host is to be reached directly"
+            remedy += "; leave out --llm-proxy, or set NO_PROXY, to reach this host directly"
         return kind(what, where=url, remedy=remedy)
 
 
@@ -370,7 +370,7 @@ def _refuse_compressed(response: httpx.Response) -> None:
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
         raise SUTError(
-            f"the answer is compressed ({shorten(coding, 40)}) although identity was asked for",
+            f"the answer is compressed ({shorten(coding, 40)}) although the client requested identity",
             where=without_query(str(response.request.url)),
             remedy="switch compression off in the server, or in the proxy before it",
         )
@@ -389,7 +389,7 @@ def explain(
     if isinstance(cause, ssl.SSLError):
         return http_client.explain(cause, url)
     if isinstance(cause, FileNotFoundError):
-        return "there is no such socket", "start the server, or correct the path of its socket"
+        return "this socket does not exist", "start the server, or correct the path of its socket"
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused: nothing listens there", "start the server, or correct the port"
     if isinstance(error, httpx.ConnectTimeout):
@@ -420,7 +420,7 @@ def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> 
     """Cause and remedy of a connection that the server ended. TLS is named only where the port turns out to
     speak it: servers end connections for many reasons."""
     if isinstance(error, CutOffError):
-        return str(error), "look at the server's log, and at what stands before it"
+        return str(error), "check the server's log and what is in front of it"
     parts = urlsplit(url)
     scheme = parts.scheme
     kind = "gRPC" if is_grpc(url) else "HTTP"

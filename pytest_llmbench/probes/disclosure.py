@@ -265,7 +265,7 @@ def _parse(path: Path) -> dict[str, Any]:
             f"not UTF-8 text (at line {line})", where=where, remedy="save it as UTF-8"
         ) from error
     except ValueError as error:
-        remedy = "mend the TOML; text stands in quotes, lists in [ ], tables begin with [name]"
+        remedy = "correct the TOML; text is in quotes, lists in [ ], tables begin with [name]"
         raise SuiteError(f"broken TOML: {error}", where=where, remedy=remedy) from error
 
 
@@ -309,7 +309,7 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "literal_error":
         known = [word.strip("`") for word in _allowed(path).split(", ")]
         return f"{seen}: choose one of {', '.join(known)}{_suggestion(str(detail['input']), known)}"
-    wanted = _WANTED.get(kind) or detail["msg"].replace("Input should be", "it has to be")
+    wanted = _WANTED.get(kind) or detail["msg"].replace("Input should be", "it must be")
     return f"{seen}: {wanted}"
 
 
@@ -338,7 +338,7 @@ def _suggestion(seen: str, known: Sequence[str]) -> str:
 def _about_keys(path: Sequence[int | str]) -> str:
     if path[-1] != "api_key":
         return ""
-    return " A key never stands in this file: name its variable (api_key_env) or its file (api_key_file)"
+    return " A key never belongs in this file: name its variable (api_key_env) or its file (api_key_file)"
 
 
 def _toml(value: object) -> str:

@@ -56,7 +56,7 @@ def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
         target = without_query(answer.headers.get("location", "")) or "nowhere"
         remedy = "give the final URL: the redirect would be measured with every request"
         if target == without_query(answer.url):
-            remedy = "it redirects to itself: look at the server, and at what stands before it"
+            remedy = "it redirects to itself: check the server and what is in front of it"
         return _error(answer, f"{_status(answer)}: the endpoint redirects to {target}", remedy)
     if answer.status in _OVERLOADED:
         remedy = "wait until the server is ready and idle, then run again"
@@ -178,7 +178,7 @@ def no_completion(
 def no_results(answer: Answer, dialect: str, why: str) -> SUTError:
     """The error for a reply of a non-generative API without results."""
     remedy = "look at the server's log; check that the model is of this kind, and the dialect (--llm-api)"
-    return _error(answer, f"the reply is none of {dialect}: {why}", remedy)
+    return _error(answer, f"the reply is not {dialect}: {why}", remedy)
 
 
 def in_one_piece(answer: Answer, events: int) -> SUTError:

@@ -407,7 +407,7 @@ def _read(answer: Answer | SUTError, declared: Mapping[str, str]) -> tuple[Mappi
         values = read_page(answer.body.decode(errors="replace"), declared)
     except (ValueError, OverflowError) as error:  # sums of infinite and of enormous numbers are among them
         return {}, f"a page that cannot be read: {error}"
-    return values, None if values else f"none of the series that are known of {', '.join(ENGINES)}"
+    return values, None if values else f"no known series of {', '.join(ENGINES)}"
 
 
 def _readings(kept: _Kept, source: str, at_the_end: str | None) -> EngineReadings:
@@ -443,7 +443,7 @@ def _missing(kept: _Kept, at_the_end: str | None) -> Iterator[str]:
             f" {(at_ns - kept.at_ns[0]) / 1e9:.1f} s after the one before the load: {reason}"
         )
     if at_the_end is not None:
-        yield f"there is no reading after the load: {at_the_end}"
+        yield f"no reading after the load: {at_the_end}"
 
 
 def _fallen(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:

@@ -157,7 +157,7 @@ def choose_model(listed: ModelList, wanted: str | None, *, complete: bool = Fals
         remedy = "load one, or name it: --llm-model"
         raise NotReadyError("the endpoint lists no model", where=where, remedy=remedy)
     if wanted is None:
-        what = f"the endpoint serves {len(names)} models and none is chosen: {enumerated(names)}"
+        what = f"the endpoint serves {len(names)} models: choose one of {enumerated(names)}"
         raise SUTError(what, where=where, remedy=f"choose one, for example --llm-model={names[0]}")
     if complete and wanted not in names:
         raise unknown_model(wanted, names, where)
@@ -187,4 +187,4 @@ def _no_url(endpoint: str, reason: str) -> SuiteError:
     if endpoint.strip().startswith("grpc"):
         like, kind = "grpc://localhost:8033", "a gRPC server"
     remedy = f"write it like {like}"
-    return SuiteError(f"{shown!r} is no URL of {kind}: {reason}", where="--llm-endpoint", remedy=remedy)
+    return SuiteError(f"{shown!r} is not a URL of {kind}: {reason}", where="--llm-endpoint", remedy=remedy)

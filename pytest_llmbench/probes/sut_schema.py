@@ -165,7 +165,7 @@ class Tokenizer(Table):
 
 class Clock(Table):
     topology: Literal["single_machine", "distributed"] | None = _key(
-        "Overrides detection, for a container of this host that has an address of its own."
+        "Overrides detection, for a container of this host with its own address."
     )
     method: Literal["ntp", "ptp", "other"] | None = _key(
         "How the clocks of the two machines are kept together (section 4.7)."
@@ -189,7 +189,7 @@ class Adjustment(Table):
 
 class Network(Table):
     significant: bool | None = _key(
-        "Whether network time matters beside TTFT. Default: decided by the measured round trip."
+        "Whether network time matters compared with TTFT. Default: decided by the measured round trip."
     )
     ttft_adjustment: Adjustment = Adjustment()
 
@@ -208,7 +208,7 @@ class Guardrails(Table):
         "`true` if content of your own asks for nothing that a safety system refuses (guardrail test)."
     )
     comparative_run: Text | None = _key(
-        "Where the run with the opposite state of the safety systems is to be found."
+        "Where to find the run with the opposite state of the safety systems."
     )
 
 
@@ -300,7 +300,7 @@ class Request(Table):
     omit: list[Literal["stream_options", "temperature"]] = _key(
         "Fields that are not sent, for a server that refuses them. Without `stream_options` most give no "
         "usage, and tokens are counted by the reference tokenizer; without `temperature` the model has its "
-        "own (the preflight leaves it out by itself where it is refused).",
+        "own (the preflight omits it automatically if the server refuses it).",
         [],
     )
     chunk_tokens: Literal["none", "usage", "ids", "timings"] = _key(
@@ -391,7 +391,7 @@ class Prices(Table):
         both = {"input_per_million": self.input_per_million, "output_per_million": self.output_per_million}
         given = [name for name, price in both.items() if price is not None]
         if len(given) == 1:
-            yield f"{at}.{given[0]} alone gives no cost: state both prices, 0 for what is free"
+            yield f"{at}.{given[0]} alone gives no cost: state both prices, 0 for a free one"
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
         """The price of so many tokens, in ``currency``, where both prices are given."""
@@ -495,10 +495,12 @@ class VariantTable(Table):
         "A server to launch, program and arguments apart; `{port}` is a free port of this host.", min_length=1
     )
     cwd: Text | None = _key("Directory in which the command runs.")
-    env: dict[EnvName, str] = _key("Variables of the command, beside those of this process.", {})
+    env: dict[EnvName, str] = _key("Variables of the command, in addition to those of this process.", {})
     health: Health = Health()
     log: Text | None = _key("File for what the command writes. Default: a temporary file.")
-    concurrent: bool = _key("`true`: may run beside other launched variants. Else one runs at a time.", False)
+    concurrent: bool = _key(
+        "`true`: may run at the same time as other launched variants. Else one runs at a time.", False
+    )
     control: Call | None = None
     restore: Call | None = None
     request: FurtherRequest | None = None
@@ -526,11 +528,11 @@ class VariantTable(Table):
         if self.command is None:
             for key in _OF_A_COMMAND:
                 if key in self.model_fields_set:
-                    yield f"{at}.{key} belongs to a command, and there is none"
+                    yield f"{at}.{key} needs a command, and none is given"
         elif self.url is None and not any(PORT in word for word in (*self.command, *self.env.values())):
             yield f"{at}.command: name its port with {PORT}, in command or env, or give url"
         if self.restore is not None and self.control is None:
-            yield f"{at}.restore undoes a control call, but there is none"
+            yield f"{at}.restore undoes a control call, but none is given"
 
 
 class Variants(Table):
@@ -543,7 +545,7 @@ class SUTTables(Variants):
     """A whole SUT file."""
 
     production_sample_check: Text | None = _key(
-        "Where a check against samples of production traffic is to be found."
+        "Where to find a check against samples of production traffic."
     )
     sut: System = System()
     tokenizer: Tokenizer = Tokenizer()

@@ -151,7 +151,7 @@ class ServerTokenCount:
             found = self._tried(way)
             if isinstance(found, int) and (isinstance(told, str) or found == told):
                 return way
-            reason = found if isinstance(found, str) else f"says {found} where the usage says {told}"
+            reason = found if isinstance(found, str) else f"says {found}, the usage says {told}"
             reasons.append(f"POST {without_query(way.url)}: {reason}")
         if isinstance(told, int):
             return completion

@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 def _port(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; it has to be a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be a number from 0 to 65535")
     return number
 
 

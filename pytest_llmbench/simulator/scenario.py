@@ -261,7 +261,7 @@ def _changed(scenario: Scenario, listed: Iterable[str], mistakes: list[str]) -> 
             if name in OPTIONS or name in (each.name for each in fields(deployment)):
                 continue
             if type(deployment) is not Deployment:
-                mistakes.append(f"option {name!r} does not go with those of the {deployment.title}")
+                mistakes.append(f"option {name!r} cannot be combined with those of the {deployment.title}")
             else:
                 deployment = named("deployments", name)()  # type: ignore[misc]  # it is one of them
     parts = {name: _part(getattr(scenario, name), given, mistakes) for name in PARTS}
@@ -282,7 +282,7 @@ def _part(before: Any, given: Mapping[str, str], mistakes: list[str]) -> Any:
         try:
             values[name] = _read(hints[name], given[name])
         except ValueError as error:
-            mistakes.append(f"{name} is {given[name]!r}; it has to be {error}")
+            mistakes.append(f"{name} is {given[name]!r}; it must be {error}")
     if isinstance(before, EngineConfig):  # which does not exist with impossible figures
         found = impossible_figures(asdict(before) | values)
         mistakes += found
@@ -302,7 +302,7 @@ _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0
 
 
 def _read(kind: Any, text: str) -> Any:
-    """Convert ``text`` to a value of type ``kind``; ValueError says what it has to be."""
+    """Convert ``text`` to a value of type ``kind``; ValueError says what it must be."""
     if type(None) in get_args(kind):
         return None if text == "none" else _read(get_args(kind)[0], text)
     if get_origin(kind) is tuple:

@@ -35,7 +35,7 @@ of variants (Unicode, ``Default_Ignorable_Code_Point``)."""
 
 def is_visible(text: str | bytes) -> bool:
     """Whether a reader sees something of a non-empty text: more than white space and characters of no width,
-    which any server could send ahead of an answer. Bytes have to be printable ASCII."""
+    which any server could send ahead of an answer. Bytes must be printable ASCII."""
     if text.isspace():
         return False
     if isinstance(text, bytes) or (text.isprintable() and not _FILLERS.intersection(text)):

@@ -47,7 +47,7 @@ class EncodeOptions:
             json.dumps(dict(self.extra_body), allow_nan=False, default=str)
         except ValueError as error:
             raise SuiteError(
-                f"the extra request fields are no JSON: {error}",
+                f"the extra request fields are not JSON: {error}",
                 remedy="give finite numbers and plain values",
             ) from error
 

@@ -275,7 +275,7 @@ def classify_unstreamed(
         outcome = Outcome.REFUSED if is_policy_error(error) else Outcome.IN_BAND_ERROR
         return outcome, error_text(error)
     whole = isinstance(payload, dict) and not _REPLIES.isdisjoint(payload)
-    answer = "with a whole completion" if whole else "with JSON that is no completion"
+    answer = "with a whole completion" if whole else "with JSON that is not a completion"
     return Outcome.UNDECODABLE, (
         f"the endpoint answered without streaming: {shorten(content_type, 80)} {answer}, not {wanted}"
     )

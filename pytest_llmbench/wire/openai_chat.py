@@ -294,7 +294,7 @@ def arguments_of(call: ToolCall, where: str) -> dict[str, Any]:
     if isinstance(found, dict):
         return found
     raise GeneratorError(
-        f"the arguments of the call {call.call_id!r} are no JSON object",
+        f"the arguments of the call {call.call_id!r} are not a JSON object",
         where=where,
         remedy="leave the conversation out, or measure over openai-chat, which takes them as text",
     )
@@ -333,7 +333,7 @@ def own_prompt(request: PlannedRequest) -> str:
     tools = "" if request.structured is None else request.structured.tools
     if not text.startswith(tools):
         raise GeneratorError(
-            "the prompt does not begin with the tools that it asks for",
+            "the prompt does not begin with the tools that it requests",
             where=f"request {request.index}",
             remedy="let the text of a request begin with structured.tools, or leave structured out",
         )
@@ -375,7 +375,7 @@ def _read_payload(chunk: Chunk, payload: dict[str, Any], event_type: str, read_c
             else:
                 chunk.problem = "an entry of choices that is not a JSON object"
     elif choices is not None:
-        chunk.problem = "choices that are no list"
+        chunk.problem = "choices that are not a list"
     if "error" in payload or event_type != "message" or choices is None:
         error = error_in(payload)
         if error is not None or event_type == "error":

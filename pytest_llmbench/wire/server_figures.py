@@ -190,12 +190,12 @@ class Declared:
 
     @property
     def tells(self) -> bool:
-        """Whether something has to be looked up in each reply."""
+        """Whether something must be looked up in each reply."""
         return any(place.startswith((FIELD, HEADER)) for place in self._places)
 
     @property
     def needs_every_event(self) -> bool:
-        """Whether replies have to be read event by event: their text alone does not show what they are."""
+        """Whether replies must be read event by event: their text alone does not show what they are."""
         return self.inline.declared or any(place.startswith(FIELD) for place in self._places)
 
     @property

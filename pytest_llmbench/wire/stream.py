@@ -115,7 +115,7 @@ class TextTemplate:
     choice: int | None
 
     def text_of(self, data: str) -> str | None:
-        """The text of an event of this form; ``None`` if it has to be read as JSON."""
+        """The text of an event of this form; ``None`` if it must be read as JSON."""
         if not (data.startswith(self.head) and data.endswith(self.tail)):
             return None
         text = data[len(self.head) : len(data) - len(self.tail)]

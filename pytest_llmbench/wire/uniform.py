@@ -5,7 +5,7 @@ A reply of this shape need not become a chunk object per event. One text event i
 then known byte by byte, and compared for all of them at once. Every other event is read as JSON, or known
 from an earlier reply of the run (:class:`ReplyMemory`): they often differ in their id and text alone. The
 summary is that of :func:`~pytest_llmbench.wire.reply.read_stream`, which is asked for it with one text chunk
-in the place of all; where anything is unusual there is none, and the reply has to be read event by event.
+in the place of all; where anything is unusual there is none, and the reply must be read event by event.
 
 The memory is exact for the same reason as a text template: where two events are equal but for the value of
 the JSON string ``id``, of characters that need no escaping, a JSON reader finds the same in both but for that
@@ -300,7 +300,7 @@ def instants_of(
 
 
 def plain_texts(pieces: list[bytes], whole: bytes) -> Sequence[str | bytes] | None:
-    """The texts between the quotes, as JSON reads them; ``None`` if one is empty or has to be parsed.
+    """The texts between the quotes, as JSON reads them; ``None`` if one is empty or must be parsed.
 
     ``whole``: the pieces, one after the other.
     """

@@ -82,7 +82,7 @@ def refutation(output_tokens: int, chunks: Sequence[Chunk]) -> str:
     """How the reply contradicts its final count of output tokens, in words; empty where it does not."""
     textual = [chunk for chunk in chunks if chunk.text or chunk.reasoning]
     if not output_tokens:
-        return "0 output tokens beside text" if textual else ""
+        return "0 output tokens although the reply has text" if textual else ""
     running = [chunk.tokens_cumulative for chunk in textual if chunk.tokens_cumulative is not None]
     if not running or _choices(chunks) > 1:
         return ""

@@ -237,7 +237,7 @@ def test_prompts_of_exact_lengths_are_held_to_the_count_of_the_server() -> None:
     assert status(entry, exact(evidence)).status is Status.MET
     found = status(entry, together(exact, longer)(evidence))
     assert found.status is Status.UNMET
-    assert "prompts miss the exact length that was asked for" in found.reason
+    assert "prompts miss the exact requested length" in found.reason
     # Who counted a reply counted its prompt: our own count of a text says nothing of the server's.
     ours = TOKEN_SOURCES.index(TokenSource.REFERENCE_TOKENIZER)
     counted_here = with_columns(token_source=lambda column: column * 0 + ours)

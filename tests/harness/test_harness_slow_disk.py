@@ -56,7 +56,7 @@ def test_a_full_disk_costs_no_result(
     monkeypatch.setattr(RecordsWriter, "_write_out", full)
     monkeypatch.setattr("pytest_llmbench.harness.execution.write_text", no_text)
     if "export_sequence" in settings:
-        (tmp_path / "sequence").touch()  # a file where the folder has to be
+        (tmp_path / "sequence").touch()  # a file where the folder must be
     result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
     bench.close()
     assert result.metrics["ttft.mean"].point is not None

@@ -78,7 +78,7 @@ async def test_a_load_and_a_single_request(path: Path, workers: int, monkeypatch
 
 def test_a_socket_that_is_not_there_yet(tmp_path: Path) -> None:
     gone = tmp_path / "none.sock"
-    with pytest.raises(NotReadyError, match="there is no such socket") as caught:
+    with pytest.raises(NotReadyError, match="this socket does not exist") as caught:
         examine(url(gone))
     assert caught.value.where == f"{url(gone)}/models"
 

@@ -30,7 +30,7 @@ def test_cores_are_an_option_like_others() -> None:
     assert Settings.from_options({"worker_cpus": str(core)}).worker_cpus == str(core)
     with pytest.raises(SuiteError, match=r"--llm-worker-cpus: .*may not use core 99999"):
         Settings.from_options({"worker_cpus": "99999"})
-    with pytest.raises(SuiteError, match=r"--llm-worker-cpus: .*is no list of cores"):
+    with pytest.raises(SuiteError, match=r"--llm-worker-cpus: .*is not a list of cores"):
         Settings.from_options({"worker_cpus": "first"})
 
 

@@ -60,10 +60,10 @@ def test_a_record_keeps_little_of_a_wrong_reply() -> None:
 @pytest.mark.parametrize(
     ("answer", "scorer", "complaint"),
     [
-        ("4", "fuzzy", "scorer is 'fuzzy'; it has to be exact, number, choice, contains, regex:PATTERN"),
+        ("4", "fuzzy", "scorer is 'fuzzy'; it must be exact, number, choice, contains, regex:PATTERN"),
         ("4", "regex:(", "no regular expression"),
-        ("4", "regex:", "it has to be"),
-        ("4", "python:module", "it has to be"),
+        ("4", "regex:", "it must be"),
+        ("4", "python:module", "it must be"),
         (" ", "exact", "the answer is empty"),
         ("four", "number", "holds no number"),
         ("four", "choice", "no letter from A to J"),

@@ -151,7 +151,7 @@ def test_all_mistakes_are_told_at_once(read):
         ('sut.boundary = "engine"', "did you mean model_engine?"),
         ('sut.model.name = ""', "give text that is not empty"),
         ("sut.model.version = 1.0", "sut.model.version is 1.0: give text in quotes"),
-        ("sut.context_limit_tokens = 0", "it has to be greater than or equal to 1"),
+        ("sut.context_limit_tokens = 0", "it must be greater than or equal to 1"),
         ("clock.accuracy_ms = nan", "finite number"),
         ("clock.accuracy_ms = -1", "greater than or equal to 0"),
         ('network.significant = "yes"', "give true or false, without quotes"),
@@ -309,10 +309,10 @@ def test_all_mistakes_of_variants_are_told_with_the_others(read):
         "variants.'a b': a name has letters",
         "variants.a b says not how it is reached: give one of url, command, control, request, preset",
         "variants.two is reached in 2 ways (url, preset): choose one",
-        "variants.two.cwd belongs to a command",
+        "variants.two.cwd needs a command",
         "variants.two.sut.prefix_cachin: unknown key; did you mean prefix_caching?",
         "variants.two.sut.boundary is custom",
-        "variants.cmd.command: say where it answers",
+        "variants.cmd.command: name its port",
         "variants.cmd.healt: unknown key; did you mean health?",
         'variants.ctl.control.path is "x": give a path that begins with /',
         "variants.ctl.restore: give either path or url",
@@ -334,7 +334,12 @@ def test_all_mistakes_of_variants_are_told_with_the_others(read):
         # what is unknown, or wrong in a table within, hides nothing
         (
             'variants.x = { command = ["s"], env = { A = 1 }, hea = 1, sut = { profile = 1 } }',
-            ["variants.x.env", "variants.x.hea", "variants.x.sut.profile", "variants.x.command: say where"],
+            [
+                "variants.x.env",
+                "variants.x.hea",
+                "variants.x.sut.profile",
+                "variants.x.command: name its port",
+            ],
         ),
         (
             'request.prompt = "token_ids"\n'

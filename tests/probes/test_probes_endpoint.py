@@ -307,7 +307,7 @@ def test_a_redirect(serve):
 def test_several_models_and_none_chosen(serve, engine):
     engine["GET /v1/models"] = Canned.json({"data": [{"id": "first"}, {"id": "second"}]})
     message = told(SUTError, serve(engine).url)
-    assert "serves 2 models and none is chosen: first, second" in message
+    assert "serves 2 models: choose one of first, second" in message
     assert "--llm-model=first" in message
 
 

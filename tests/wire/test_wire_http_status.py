@@ -165,8 +165,8 @@ WHOLE = {"object": "chat.completion", "choices": [{"message": {"content": "Hello
     ("payload", "outcome", "reason"),
     [
         (WHOLE, Outcome.UNDECODABLE, "answered without streaming: application/json with a whole completion"),
-        ({"status": "ok"}, Outcome.UNDECODABLE, "with JSON that is no completion"),
-        ([1], Outcome.UNDECODABLE, "with JSON that is no completion"),
+        ({"status": "ok"}, Outcome.UNDECODABLE, "with JSON that is not a completion"),
+        ([1], Outcome.UNDECODABLE, "with JSON that is not a completion"),
         (b"<html>login</html>", Outcome.UNDECODABLE, "not text/event-stream: <html>login"),
         (b"  ", Outcome.EMPTY, "empty body"),
         ({"error": {"message": "boom"}}, Outcome.IN_BAND_ERROR, "boom"),

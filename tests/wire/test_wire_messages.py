@@ -153,7 +153,7 @@ def test_the_dialects_with_roles() -> None:
         (
             "ollama-chat",
             (Message("user", "x"), Message("assistant", "", NO_OBJECT), Message("user", "z")),
-            "the arguments of the call 'c' are no JSON object",
+            "the arguments of the call 'c' are not a JSON object",
         ),
     ],
 )  # fmt: skip

@@ -116,14 +116,14 @@ NO_COUNTS = [
         _chat(each=usage(0, 0), finish=usage(0, 0)),
         **NOT_COUNTED,
         input_tokens=None,
-        contradiction="0 output tokens beside text",
+        contradiction="0 output tokens although the reply has text",
     ),
     _reply(
         "zeros apart from any choice",
         _chat(end=usage(0, 0)),
         **NOT_COUNTED,
         input_tokens=None,
-        contradiction="0 output tokens beside text",
+        contradiction="0 output tokens although the reply has text",
     ),
     _reply(
         "usage in the first event only",
@@ -198,7 +198,7 @@ RUNNING = [
         token_source="chunk_usage",
         attribution="exact",
         chunk_tokens=EIGHT,
-        contradiction="0 output tokens beside text",
+        contradiction="0 output tokens although the reply has text",
     ),
 ]
 
@@ -238,7 +238,7 @@ OTHER_APIS = [
         "anthropic-messages",
         **NOT_COUNTED,
         input_tokens=None,
-        contradiction="0 output tokens beside text",
+        contradiction="0 output tokens although the reply has text",
     ),
     _reply(
         "a running count that stands still",
@@ -250,7 +250,7 @@ OTHER_APIS = [
         "sglang-generate",
         **NOT_COUNTED,
         input_tokens=64,
-        contradiction="0 output tokens beside text",
+        contradiction="0 output tokens although the reply has text",
     ),
     _reply(
         "reasoning beside the output",

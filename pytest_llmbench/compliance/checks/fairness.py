@@ -47,7 +47,7 @@ def _mix(view: EvidenceView) -> Tested:
     if not len(found[0].records):
         raise NoEvidenceError("requests of the mixed run")
     if found[0].run.plan.load.of_sessions:
-        raise NoEvidenceError("requests that are no turns of sessions")
+        raise NoEvidenceError("requests that are not turns of sessions")
     return found[0]
 
 

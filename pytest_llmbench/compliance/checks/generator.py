@@ -85,7 +85,7 @@ def per_chunk_arrival(view: EvidenceView) -> Answer:
     return view.answer(
         streamed > 0 or not every,
         "every content chunk has its own arrival instant",
-        "every reply arrived in one chunk: this is no stream",
+        "every reply arrived in one chunk: this is not a stream",
     )
 
 
@@ -179,7 +179,7 @@ def closed_loop(view: EvidenceView) -> Answer:
             peak, lag_ns = in_flight_peak(run.records), _lag_ns(run.records)
             view.note("in_flight_peak", peak)
             if peak > slots:
-                return view.unmet(f"{peak} requests were in flight, {slots} were asked for")
+                return view.unmet(f"{peak} requests were in flight, {slots} were requested")
             p99_ns = float(np.percentile(lag_ns, 99)) if len(lag_ns) else 0.0
             view.note("replacement_lag_p99_ns", p99_ns)
             # Of twenty requests P99 is the longest lag of all: a single late one is no way of replacing.

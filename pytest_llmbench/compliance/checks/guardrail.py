@@ -70,7 +70,7 @@ def configurations(view: EvidenceView) -> Answer:
     view.note("configurations", list(found))
     for told in (*_unexplained(found), *gained_throughput(view.result.metrics)):
         if told is not None and not told.ok:
-            return view.unmet(f"the configurations are not of one system: {told}")
+            return view.unmet(f"the configurations are different systems: {told}")
     return view.answer(
         not lacking and (not single or bool(reason)) and not wrong,
         f"{', '.join(found)}" + (f"; not {', '.join(single)}: {reason}" if single else ""),
@@ -192,7 +192,7 @@ def overheads(view: EvidenceView) -> Answer:
         for statistic in _STATISTICS
     )
     if INPUT not in found and not view.fact(GuardrailFact.IMPOSSIBLE):
-        return view.unmet("there is no overhead of the input filter")
+        return view.unmet("the overhead of the input filter is missing")
     return view.met("overheads of the input filter and of all guardrails, per percentile and level")
 
 

@@ -58,7 +58,7 @@ def option_declared(view: EvidenceView) -> Answer:
     """``direct`` needs more than 90 % single-token chunks (AMB-13)."""
     option = view.need(StreamingFact.ITL_OPTION)
     if option != "direct":
-        return view.answer(option in OPTIONS, f"option {option}", f"option {option!r} is none of A, B, C")
+        return view.answer(option in OPTIONS, f"option {option}", f"option {option!r} is not A, B or C")
     share = chunk_sizes(view.records).single_share
     view.note("single_token_share", share)
     return view.answer(
@@ -255,7 +255,7 @@ def tail(view: EvidenceView) -> Answer:
         and _of_level(view, one).get("samples", 0) < 10 * FEWEST_EXCESSES
     ]
     return view.answer(
-        not few, "tail and P99/P50 of every level", f"too few gaps to tell their tail: {names_of(few)}"
+        not few, "tail and P99/P50 of every level", f"too few gaps to know their tail: {names_of(few)}"
     )
 
 

@@ -165,7 +165,7 @@ def volume(view: EvidenceView) -> Answer:
     return view.answer(
         requests_ok >= WARMUP_REQUESTS and output_tokens >= WARMUP_OUTPUT_TOKENS,
         done,
-        f"{done}; both {WARMUP_REQUESTS} and {WARMUP_OUTPUT_TOKENS} have to be reached (AMB-02)",
+        f"{done}; both {WARMUP_REQUESTS} and {WARMUP_OUTPUT_TOKENS} must be reached (AMB-02)",
     )
 
 

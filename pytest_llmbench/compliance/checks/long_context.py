@@ -77,7 +77,7 @@ def length_sequence(view: EvidenceView) -> Answer:
     if not set(lengths) <= set(CONTEXT_LENGTHS):
         unlisted = []
     if not _reach_far(lengths, limit):
-        return view.unmet(f"lengths {lengths} in a context of {limit}: no long one beside a short one")
+        return view.unmet(f"lengths {lengths} in a context of {limit}: not both a long and a short one")
     return view.answer(
         len(set(lengths)) >= FEWEST_LENGTHS and not beyond and not unlisted,
         f"{len(lengths)} lengths up to {max(lengths)} tokens",

@@ -64,7 +64,7 @@ def _every(view: EvidenceView, subject: BoolColumn, stored: BoolColumn, what: st
     return view.answer(
         lacking == 0,
         f"every request has its {what}",
-        f"{lacking} of {int(subject.sum())} requests lack {what}",
+        f"{lacking} of {int(subject.sum())} requests have no {what}",
     )
 
 
@@ -170,7 +170,7 @@ def minimum_report(view: EvidenceView) -> Answer:
     return view.answer(
         bool(view.result.configuration and view.result.metrics),
         "identification, configuration, results and notes are at hand",
-        "there is no configuration summary, or there are no metrics",
+        "the configuration summary or the metrics are missing",
     )
 
 
@@ -183,7 +183,7 @@ def full_report(view: EvidenceView) -> Answer:
     return view.answer(
         bool(view.result.metrics) and bool(view.result.tables),
         "all six sections can be filled",
-        "there are no summary metrics or no detailed tables",
+        "summary metrics or detailed tables are missing",
     )
 
 
@@ -337,7 +337,7 @@ def cost_normalised(view: EvidenceView) -> Answer:
         if not isinstance(entry, Mapping) or not {"value", "dollars_per_hour", "date"} <= entry.keys()
     ]
     return view.answer(
-        not lacking, "throughput per dollar-hour", f"value, price or date lack for {', '.join(lacking)}"
+        not lacking, "throughput per dollar-hour", f"value, price or date is missing for {', '.join(lacking)}"
     )
 
 

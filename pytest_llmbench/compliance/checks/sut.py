@@ -124,7 +124,7 @@ def hardware(view: EvidenceView) -> Answer:
     return view.answer(
         count >= 1 and memory_gib > 0,
         f"{count} × {kind} with {memory_gib:g} GiB",
-        f"{count} accelerators with {memory_gib:g} GiB are no hardware",
+        f"{count} accelerators with {memory_gib:g} GiB are not a hardware description",
     )
 
 

@@ -44,7 +44,7 @@ check("S-5.2.2.1-duration-300s")(at_least_s(ADVISED_LEVEL_S, REPORTED))
 @check("M-5.2.2.1-duration-defined")
 def duration_defined(view: EvidenceView) -> Answer:
     duration_s = view.need(LoadFact.DURATION_S)
-    return view.answer(duration_s > 0, f"{duration_s:g} s per level", f"{duration_s!r} s is no duration")
+    return view.answer(duration_s > 0, f"{duration_s:g} s per level", f"{duration_s!r} s is not a duration")
 
 
 def _range(view: EvidenceView, key: Key[list[float]]) -> tuple[float, float, float]:
@@ -305,7 +305,7 @@ def per_level(view: EvidenceView) -> Answer:
     return view.answer(
         not wrong,
         "load, throughput, latencies, success rate and queue of every level",
-        f"load, success rate or queue is not known: {names_of(wrong)}",
+        f"load, success rate or queue is unknown: {names_of(wrong)}",
     )
 
 

@@ -79,14 +79,16 @@ def open_loop_parameters(view: EvidenceView) -> Answer:
     return view.answer(
         rate > 0 and arrival in ARRIVALS,
         f"{arrival} at {rate:g} req/s",
-        f"{arrival!r} at {rate!r} req/s is no load",
+        f"{arrival!r} at {rate!r} req/s is not a load",
     )
 
 
 @check("M-5.1.2.2-closed-loop-params")
 def closed_loop_parameters(view: EvidenceView) -> Answer:
     concurrency = view.need(LoadFact.CONCURRENCY)
-    return view.answer(concurrency >= 1, f"{concurrency} in flight", f"{concurrency!r} in flight is no load")
+    return view.answer(
+        concurrency >= 1, f"{concurrency} in flight", f"{concurrency!r} in flight is not a load"
+    )
 
 
 @check("M-5.1.2.2-poisson-required")

@@ -409,7 +409,7 @@ def long_context(view: EvidenceView) -> Answer:
     ]
     missed = sum(map(_miss_their_length, exact))
     complaints = {
-        f"{missed} prompts miss the exact length that was asked for": missed > 0,
+        f"{missed} prompts miss the exact requested length": missed > 0,
         f"the question has {question_tokens} tokens, not about 100": not 90 <= question_tokens <= 110,
         f"output limits other than {CONTEXT_OUTPUT_TOKENS}": bool((limit != CONTEXT_OUTPUT_TOKENS).any()),
         "documents share a prefix": fraction != 0,

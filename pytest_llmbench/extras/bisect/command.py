@@ -278,7 +278,7 @@ class _Search:
         if not self.is_over(found):
             return [f"undecided after {cost}: {self.told(found)}"], NOT_FOUND
         names = [self._named(self.commits[at]) for at in group]
-        head = "changed by" if len(names) == 1 else "changed by one of these, which cannot be told apart:"
+        head = "changed by" if len(names) == 1 else "changed by one of these, which cannot be distinguished:"
         lines = [f"{head} {names[0]}", *names[1:]] if len(names) == 1 else [head, *names]
         return [*lines, self._change(group.stop - 1), f"{sure} sure, after {cost}"], FOUND
 
@@ -307,9 +307,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="pytest-llmbench bisect",
         usage="%(prog)s GOOD BAD [options] -- PYTEST-ARGUMENT ...",
         description="Find the commit between GOOD and BAD that made a metric of one test worse. Each commit "
-        "is checked out in a work tree of its own, built there, and measured there by pytest with the "
+        "is checked out in its own work tree, built there, and measured there by pytest with the "
         "arguments after --, as often as needed.",
-        epilog="Exit status: 0 found; 1 there is no such change, or it is undecided; 2 nothing can be "
+        epilog="Exit status: 0 found; 1 no such change, or undecided; 2 nothing can be "
         "measured, or an argument is wrong.",
     )
     parser.add_argument("good", metavar="GOOD", help="a commit from before the change")
@@ -473,7 +473,7 @@ def _chosen(tests: Sequence[BaselineTest], wanted: Wanted, state: State) -> None
     if len(named) != 1:
         there = ", ".join(test.nodeid for test in tests)
         raise SuiteError(
-            f"one test is to be bisected, and there are: {there}",
+            f"give one test to bisect; found: {there}",
             where="bisect" if wanted.test is None else f"--test {shown(wanted.test)}",
             remedy="give its id with --test, or select it with -k",
         )
@@ -579,7 +579,7 @@ def git(folder: Path, *arguments: str) -> str:
 def line_of(folder: Path, good: str, bad: str) -> list[str]:
     """The commits from the good to the bad one, along first parents: a merge stands for what it brought.
 
-    SuiteError where one is no commit, or the good one is no ancestor of the bad one.
+    SuiteError where one is no commit, or the good one is not an ancestor of the bad one.
     """
     found = []
     for name in (good, bad):
@@ -594,7 +594,7 @@ def line_of(folder: Path, good: str, bad: str) -> list[str]:
     first, last = found
     if first == last or git(folder, "merge-base", first, last) != first:
         raise SuiteError(
-            f"{good} is no ancestor of {bad}",
+            f"{good} is not an ancestor of {bad}",
             where="bisect",
             remedy="give the good commit first, then a bad one that was made from it",
         )

@@ -72,7 +72,7 @@ class ClusterOptions(Deployment):
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
         found = [
-            f"{name} is {value}; it has to be from {least} to {_MOST_REPLICAS}"
+            f"{name} is {value}; it must be from {least} to {_MOST_REPLICAS}"
             for name, value, least in (
                 ("replicas", self.replicas, 1),
                 ("prefill_workers", self.prefill_workers, 0),
@@ -85,11 +85,11 @@ class ClusterOptions(Deployment):
             value, plain = getattr(self, name), getattr(_PLAIN, name)
             if not (math.isfinite(value) and value >= 0) or (name.endswith("_s") and value == 0):
                 least = "above 0" if name.endswith("_s") else "0 or more"
-                found.append(f"{name} is {value:g}; it has to be {least}")
+                found.append(f"{name} is {value:g}; it must be {least}")
             elif value != plain and not self.disaggregated:
                 found.append(f"{name} is {value:g}, but only prefill_workers have anything to transfer")
         if self.router_max_lead < 0:
-            found.append(f"router_max_lead is {self.router_max_lead}; it has to be 0 or more")
+            found.append(f"router_max_lead is {self.router_max_lead}; it must be 0 or more")
         elif self.router != "prefix" and self.router_max_lead != _PLAIN.router_max_lead:
             found.append(f"router_max_lead is {self.router_max_lead}, but only router=prefix looks at it")
         return found

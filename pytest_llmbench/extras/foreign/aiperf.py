@@ -23,9 +23,9 @@ DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
         "ttft": "theirs runs from just before the request, connecting included, to the first content or "
         "reasoning, white space included",
         "tpot": "theirs, called inter-token latency, begins at that first content, and counts tokens with "
-        "the client's tokenizer unless told otherwise",
+        "the client's tokenizer unless set otherwise",
         "e2e": "theirs runs from just before the request, connecting included",
-        "output_token_throughput": "theirs counts with the client's tokenizer unless told otherwise, from "
+        "output_token_throughput": "theirs counts with the client's tokenizer unless set otherwise, from "
         "the first request to the last response",
         "request_throughput": "theirs counts from the first request to the last response",
         "completion_rate": "what counts as completed is decided by the reader of its replies",

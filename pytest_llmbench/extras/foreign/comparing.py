@@ -120,7 +120,7 @@ class ForeignComparing:
 
     def _match(self, found: Sequence[ForeignRun], identity: Mapping[str, Any], *, gated: bool) -> Match:
         """The match of the file with the test. ``gated``: figures that decide need the same workload and the
-        same definition. No file of another tool shows either, so both have to be waived."""
+        same definition. No file of another tool shows either, so both must be waived."""
         known = {"model": found[0].model, DEFINITIONS: f"that of {self.results.tool}"}
         required = ["model"] if gated or known["model"] else []
         required += ["workload"] if gated else []
@@ -148,11 +148,11 @@ class ForeignComparing:
         difference = self.results.difference(row.metric)
         if difference is None:
             return row
-        said = f"{row.reason}; defined otherwise: {difference}"
+        said = f"{row.reason}; defined differently: {difference}"
         if self._answered:
             return replace(row, reason=said)
         if row.verdict is not ComparisonVerdict.INCONCLUSIVE:
-            said = f"no verdict, since it is defined otherwise: {difference}"
+            said = f"no verdict, since its definition differs: {difference}"
         return replace(row, verdict=ComparisonVerdict.INCONCLUSIVE, reason=said)
 
     def _notes(self, found: Sequence[ForeignRun], result: TestResult) -> list[Note]:

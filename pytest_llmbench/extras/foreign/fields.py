@@ -33,7 +33,7 @@ class Fields:
         if value is None:
             return Fields({}, self._at(name))
         if not isinstance(value, dict):
-            raise self._wrong(name, value, "no JSON object")
+            raise self._wrong(name, value, "not a JSON object")
         return Fields(value, self._at(name))
 
     def sections(self, name: str) -> list[Fields]:
@@ -42,7 +42,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise self._wrong(name, value, "no list of JSON objects")
+            raise self._wrong(name, value, "not a list of JSON objects")
         return [Fields(each, f"{self._at(name)}[{index}]") for index, each in enumerate(value)]
 
     def number(self, name: str, *, endless: bool = False) -> float | None:
@@ -54,13 +54,13 @@ class Fields:
         if endless and value == "inf":
             return math.inf
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(name, value, "no number")
+            raise self._wrong(name, value, "not a number")
         try:
             found = float(value)
         except OverflowError:
             raise self._wrong(name, value, "too large a number") from None
         if math.isnan(found) or found < 0 or (math.isinf(found) and not endless):
-            raise self._wrong(name, value, "no finite number of at least zero")
+            raise self._wrong(name, value, "not a finite number of at least zero")
         return found
 
     def count(self, name: str) -> int | None:
@@ -69,7 +69,7 @@ class Fields:
         if value is None:
             return None
         if value != int(value):
-            raise self._wrong(name, value, "no whole number")
+            raise self._wrong(name, value, "not a whole number")
         return int(value)
 
     def text(self, name: str) -> str | None:
@@ -78,7 +78,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise self._wrong(name, value, "no text")
+            raise self._wrong(name, value, "not text")
         return value[:_LONGEST_TEXT]
 
     def texts(self, name: str) -> list[str]:
@@ -87,7 +87,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self._wrong(name, value, "no list of texts")
+            raise self._wrong(name, value, "not a list of texts")
         return [each[:_LONGEST_TEXT] for each in value]
 
     def flag(self, name: str, *, of: bool = True) -> bool:
@@ -131,7 +131,7 @@ def rates(values: Mapping[str, float | None]) -> dict[str, float]:
 def completion_rate(completed: int | None, failed: int | None) -> dict[str, float]:
     """``completion_rate``, if both counts are given; WrongShapeError if nothing was completed."""
     if completed == 0:
-        raise WrongShapeError("no request was completed: there is nothing to compare with")
+        raise WrongShapeError("no request completed, so there is nothing to compare with")
     if completed is None or failed is None:
         return {}
     return {"completion_rate": completed / (completed + failed)}
@@ -154,11 +154,11 @@ def each_of(
     WrongShapeError with the mistakes of all entries, a line each."""
     entries = content.get(name) if isinstance(content, dict) else content
     if not isinstance(entries, list):
-        raise WrongShapeError(f"no list of {where}{name}: it is {shown(entries)}")
+        raise WrongShapeError(f"expected a list of {where}{name}, got {shown(entries)}")
     found, mistakes = list[T](), list[str]()
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict):
-            mistakes.append(f"entry {number} of {where}{name} is {shown(entry)}: no object")
+            mistakes.append(f"entry {number} of {where}{name} is {shown(entry)}: not an object")
             continue
         try:
             found += read(number, entry)
@@ -173,5 +173,5 @@ def object_at(content: Mapping[str, Any], name: str, where: str) -> dict[str, An
     """The object in a field; an empty one where there is none."""
     found = content.get(name)
     if found is not None and not isinstance(found, dict):
-        raise WrongShapeError(f"{where}.{name} is {shown(found)}: no object")
+        raise WrongShapeError(f"{where}.{name} is {shown(found)}: not an object")
     return found or {}

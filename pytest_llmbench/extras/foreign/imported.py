@@ -123,7 +123,7 @@ def recipe_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     server: Server | None = request.param
     if (absent := _absent(server)) or server is None:
         ended = pytest.fail if values(request.config)["require"] else pytest.skip
-        ended(f"{absent}, and there is no --llm-endpoint")
+        ended(f"{absent}, and no --llm-endpoint is given")
     settings = tmp_path_factory.mktemp("server") / "settings.yaml"
     settings.write_text(server.settings, "utf-8")
     command = [word.replace("{settings}", str(settings)) for word in server.command]
@@ -142,7 +142,7 @@ def _absent(server: Server | None) -> str:
     if arguments[:1] == ["-m"]:
         module = arguments[1].partition(".")[0]
         return "" if find_spec(module) else f"{module} is not installed"
-    return "" if shutil.which(program) else f"there is no program {program}"
+    return "" if shutil.which(program) else f"program {program} is not installed"
 
 
 @pytest.fixture(scope="module")
@@ -245,5 +245,5 @@ def _sharegpt(path: Path) -> Workload:
     """The ShareGPT workload, read once for all tests of the list."""
     from pytest_llmbench.harness.workloads.files import Conversations
 
-    table = Conversations(path=str(path), version="not told by the list", subset_method="all")
+    table = Conversations(path=str(path), version="not in the list", subset_method="all")
     return table.made("sharegpt", path.parent)

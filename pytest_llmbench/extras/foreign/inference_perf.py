@@ -18,9 +18,9 @@ DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ttft": "theirs runs from before the client's call to the first content, white space included, and "
         "leaves out replies of a single token",
-        "tpot": "theirs counts tokens with the client's tokenizer unless told otherwise",
+        "tpot": "theirs counts tokens with the client's tokenizer unless set otherwise",
         "e2e": "theirs runs from before the client's call to the end of the stream",
-        "output_token_throughput": "theirs counts with the client's tokenizer unless told otherwise, from "
+        "output_token_throughput": "theirs counts with the client's tokenizer unless set otherwise, from "
         "the first start to the last end",
         "request_throughput": "theirs counts from the first start to the last end",
         "completion_rate": "theirs counts as completed what ended without an error that the client noticed",
@@ -76,7 +76,7 @@ def _load(summary: Fields) -> ForeignLoad:
         return ForeignLoad(concurrency=concurrency)
     if not rate:
         raise WrongShapeError(
-            "load_summary.requested_rate is not told, as in a summary of all stages: give "
+            "load_summary.requested_rate is missing, as in a summary of all stages: give "
             "stage_N_lifecycle_metrics.json"
         )
     return ForeignLoad(rate)

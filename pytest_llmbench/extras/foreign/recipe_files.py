@@ -81,12 +81,12 @@ def _reader_of(content: Any) -> Callable[[Any, Folders], Iterator[Recipe]]:
     if isinstance(content, list):
         return _vllm
     if not isinstance(content, dict):
-        raise WrongShapeError(f"it is {shown(content)}: no list and no object")
+        raise WrongShapeError(f"it is {shown(content)}: neither a list nor an object")
     for key, reader in _READERS.items():
         if key in content:
             return reader
     raise WrongShapeError(
-        f"of no form that is known: none of {', '.join(_READERS)}; its fields: {Fields(content).named()}"
+        f"an unknown form, none of {', '.join(_READERS)}; its fields: {Fields(content).named()}"
     )
 
 
@@ -106,7 +106,7 @@ def _split(content: Mapping[str, Any], name: str, where: str) -> list[str]:
     """The words of a field that is a piece of a command line."""
     found = content.get(name) or ""
     if not isinstance(found, str):
-        raise WrongShapeError(f"{where}.{name} is {shown(found)}: no text")
+        raise WrongShapeError(f"{where}.{name} is {shown(found)}: not text")
     return shlex.split(found)
 
 
@@ -422,7 +422,7 @@ def scenario_fields(spec: dict[str, Any], change: Mapping[str, Any]) -> dict[str
                 place = place[step]
             place[last] = value
         except (LookupError, TypeError):
-            raise WrongShapeError(f"benchmarks names {shown(path)}, which spec lacks") from None
+            raise WrongShapeError(f"benchmarks names {shown(path)}, which spec does not have") from None
     found = {key: value for key, value in spec.items() if not isinstance(value, dict | list)}
     profile = spec.get("profile", spec.get("rate_type", "sweep"))
     profile = profile if isinstance(profile, dict) else {"kind": profile, "rate": spec.get("rate")}

@@ -122,16 +122,16 @@ class Asked:
         if not isinstance(value, list):
             found = self.number(ours, endless=True)
             if found == 0:
-                raise WrongShapeError(f"{where} is 0: no number above zero")
+                raise WrongShapeError(f"{where} is 0: give a number above zero")
             return (found,), False
         numbers = [Fields({"entry": each}, where).number("entry", endless=True) for each in value]
         if not numbers or not all(numbers):
-            raise WrongShapeError(f"{where} is {shown(value)}: no list of numbers above zero")
+            raise WrongShapeError(f"{where} is {shown(value)}: not a list of numbers above zero")
         return numbers, True
 
     def whole(self, ours: str, value: float) -> int:
         if math.isinf(value) or value != int(value):
-            raise WrongShapeError(f"{self.name}.{self.key(ours)} has {value:g}: no whole number")
+            raise WrongShapeError(f"{self.name}.{self.key(ours)} has {value:g}: not a whole number")
         return int(value)
 
     def unknown(self) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _load(
     requests = _requests(asked, rate, cap, place)
     if requests is None:
         found = open_loop_of(rate, None, cap)
-        return found, None, ["a job needs a number of requests, and it has none"]
+        return found, None, ["a job needs a number of requests, and none is given"]
     most = None if cap is None or (cap >= requests and rate < math.inf) else min(cap, requests)
     load = open_loop_of(rate, asked.number("burstiness", endless=True), most)
     if rate < math.inf and (arrival := asked.text("arrival")):
@@ -259,7 +259,7 @@ def _lengths(asked: Asked, side: str, what: list[str]) -> LengthLaw | None:
     if spread is None or spread == (1.0 if below else 0.0):
         return Fixed(max(1, round(mean)))
     if spread >= 1:
-        what.append(f"{asked.key('spread')} {spread:g}: it has to be below 1")
+        what.append(f"{asked.key('spread')} {spread:g}: it must be below 1")
         return None
     low = math.floor(mean * (spread if below else 1 - spread))
     return Uniform(max(1, low), math.floor(mean) if below else math.ceil(mean * (1 + spread)))

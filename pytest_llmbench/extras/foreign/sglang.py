@@ -34,7 +34,7 @@ LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
         "itl": "gaps between chunks, or shares of them, depending on the backend",
         "input_throughput": "counts the prompts of all requests over the whole time, ours those in the "
         "window",
-        "concurrency": "a mean over the time, not the load that was asked for",
+        "concurrency": "a mean over the time, not the requested load",
     }
 )
 _STATISTICS = {"p50": "median", "p90": "p90", "p95": "p95", "p99": "p99", "mean": "mean"}
@@ -56,7 +56,7 @@ def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
         raise WrongShapeError("request_rate is 'trace': the file does not say when requests were sent")
     rate = fields.number("request_rate", endless=True)
     if rate is None:
-        raise WrongShapeError("request_rate is not told")
+        raise WrongShapeError("request_rate is missing")
     completed = fields.count("completed")
     values = completion_rate(completed, None)
     for family, key in (("ttft", "ttft"), ("tpot", "tpot"), ("e2e", "e2e_latency")):

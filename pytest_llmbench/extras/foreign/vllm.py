@@ -61,7 +61,7 @@ def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
     rate = fields.number("request_rate", endless=True)
     if rate is None or "ramp_up_strategy" in fields:
         raise WrongShapeError(
-            "the rate changed while the load ran, or is not told: no load of ours is like it"
+            "the rate changed while the load ran, or is missing: no load of ours matches it"
         )
     completed, failed = fields.count("completed"), fields.count("failed")
     values = completion_rate(completed, failed)

@@ -254,7 +254,7 @@ def _read_vllm(request: Any) -> GenerationRequest:
     if request.WhichOneof("input") is None:
         mistakes.append("the request has neither text nor tokenized input")
     if ids and max(ids) >= VOCABULARY_SIZE:
-        mistakes.append(f"input_ids have to be below {VOCABULARY_SIZE}")
+        mistakes.append(f"input_ids must be below {VOCABULARY_SIZE}")
     if parameters.n > 1:
         mistakes.append(f"n is {parameters.n}; this server gives one output")
     if parameters.HasField("max_tokens") and parameters.max_tokens < 1:
@@ -495,7 +495,7 @@ def _read_kserve(request: Any) -> GenerationRequest:
     except ValueError as error:
         raise RefusalError(400, f"an input cannot be read: {error}") from None
     if not isinstance(parameters, dict):
-        raise RefusalError(400, "sampling_parameters has to be a JSON object", "sampling_parameters")
+        raise RefusalError(400, "sampling_parameters must be a JSON object", "sampling_parameters")
     fields = Fields(parameters)
     return replace(fields.request((text,), fields.ceiling(), include_usage=False), stream=True)
 

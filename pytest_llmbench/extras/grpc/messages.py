@@ -87,10 +87,13 @@ class MessageDecoder:
     def _problem(self, flag: int, length: int) -> tuple[str, bool]:
         """The problem of a message, and whether nothing after it can be read."""
         if flag > _COMPRESSED:
-            return f"bytes that are no gRPC message (its flag is {flag}, not 0 or 1)", True
+            return f"bytes that are not a gRPC message (its flag is {flag}, not 0 or 1)", True
         if length > self.max_message_bytes:
             return f"a message of {length} bytes, more than {self.max_message_bytes}", True
-        return "a compressed message, although identity was asked for" if flag == _COMPRESSED else "", False
+        return (
+            "a compressed message, although the client requested identity" if flag == _COMPRESSED else "",
+            False,
+        )
 
 
 _OWN = "stream"
@@ -108,7 +111,7 @@ def message_in(event: SSEEvent, kind: type[Message], chunk: Chunk) -> Any | None
     try:
         return kind.FromString(event.data.encode("latin-1"))
     except (DecodeError, UnicodeEncodeError):
-        chunk.problem = f"a message that is no {kind.DESCRIPTOR.name}"
+        chunk.problem = f"a message that is not a {kind.DESCRIPTOR.name}"
         return None
 
 

@@ -440,7 +440,7 @@ class Http2Pool:
         return Http2(connection, self, self._manner)
 
     def _missing(self, count: int) -> int:
-        """How many connections have to be opened for ``count`` requests at a time. One at first: it tells how
+        """How many connections must be opened for ``count`` requests at a time. One at first: it tells how
         many requests may share a connection."""
         if self._most == math.inf:
             return 1
@@ -567,7 +567,7 @@ def agree_on_http2(url: str, access: Access) -> None:
 def _refusal(sock: PlainSocket, *, over_tls: bool) -> str:
     """Why the server does not speak HTTP/2; empty if it does."""
     if over_tls and sock.protocol != "h2":
-        return f"the server did not agree to h2 over TLS (ALPN: {sock.protocol or 'none chosen'})"
+        return f"the server did not accept h2 over TLS (ALPN: {sock.protocol or 'none chosen'})"
     client = Http2Client()
     sock.send(client.opening())
     while not client.is_ready and not client.problem:

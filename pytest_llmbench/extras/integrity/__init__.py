@@ -35,7 +35,7 @@ def _faster(what: str, means: str) -> Sentence:
     return Sentence(f"{what} takes {{value}} of that of new ones ({_MEANS})", means, "ratio")
 
 
-_MEMORY = "replies come from a memory of earlier ones, which users with prompts of their own do not have"
+_MEMORY = "replies come from a memory of earlier ones, which does not help users with their own prompts"
 _KNOWN = "the system knows the benchmark's prompts, or keeps replies of earlier sessions"
 
 SENTENCES: Mapping[str, Sentence] = MappingProxyType(
@@ -50,7 +50,7 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
         ),
         "canned_first_token": Sentence(
             f"{{value}} of the replies begin with the same word, sooner than the prefill allows ({_MEANS})",
-            "the first token says nothing of the model, so TTFT is not what it is taken for",
+            "the first token shows nothing about the model, so TTFT is misleading",
             "ratio",
         ),
         "length_under_load": Sentence(
@@ -59,7 +59,7 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
             "ratio",
         ),
         "text_under_load": Sentence(
-            f"{{value}} of the replies begin otherwise under load, beyond what changes alone ({_MEANS})",
+            f"{{value}} of the replies begin differently under load, beyond what changes alone ({_MEANS})",
             "another model may answer when the system is full; batching alone changes few beginnings",
             "ratio",
         ),

@@ -119,7 +119,7 @@ def _ratio(label: str, against: str, value: Callable[[Reply], float | None]) -> 
 
 
 def _none(n: int) -> Estimate:
-    method = "too few replies came whole, with what is compared"
+    method = "too few replies were complete and had what is compared"
     return Estimate.undefined(unit="ratio", method=method, n=n, reason=Reason.NO_SAMPLES)
 
 

@@ -30,6 +30,6 @@ EXTRA = Extra(
 
 SENTENCES: Mapping[str, Sentence] = MappingProxyType(
     {
-        "no_latency": Sentence("no request was answered with a result: there is no latency to report"),
+        "no_latency": Sentence("no request got a result, so there is no latency to report"),
     }
 )

@@ -171,7 +171,7 @@ def _inputs_of(results: list[Any], read_result: ReadResult) -> tuple[list[int], 
             return numbers, f"result {place} {wrong}"
         number = result.get("index", place)
         if number.__class__ is not int or number < 0:
-            return numbers, "a result whose index is no number of an input"
+            return numbers, "a result whose index is not the number of an input"
         numbers.append(number)
     return numbers, "two results for the same input" if len(set(numbers)) < len(numbers) else ""
 
@@ -209,7 +209,7 @@ def _outcome(chunks: Sequence[Chunk], asked: ResultsAsked) -> tuple[Outcome, str
     if not found:
         return Outcome.EMPTY, "the reply holds no result"
     if found != asked.results:
-        return Outcome.UNDECODABLE, f"the reply holds {found} results where {asked.results} were asked for"
+        return Outcome.UNDECODABLE, f"the reply holds {found} results, {asked.results} were requested"
     if max(chunk.results) >= asked.inputs:
         said = f"a result for input {shorten(str(max(chunk.results)), 20)} of {asked.inputs}, counted from 0"
         return Outcome.UNDECODABLE, f"the reply holds {said}"
@@ -299,7 +299,7 @@ def _wrong_embedding(result: Mapping[str, Any]) -> str:
     if vector.__class__ is not list:
         return "without an embedding"
     if not vector:
-        return "with an embedding of no numbers"
+        return "with an embedding that is not a list of numbers"
     if not set(map(type, vector)) <= {int, float}:
         return "with an embedding that holds something other than numbers"
     try:
@@ -313,9 +313,9 @@ def _wrong_packed(text: str) -> str:
     try:
         packed = b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        return "with an embedding that is no base64"
+        return "with an embedding that is not base64"
     if not packed or len(packed) % _FLOAT32_BYTES:
-        return f"with an embedding of {len(packed)} bytes, which are no vector of float32"
+        return f"with an embedding of {len(packed)} bytes, which is not a vector of float32"
     return "" if np.isfinite(np.frombuffer(packed, "<f4")).all() else "with an embedding that is not finite"
 
 
@@ -405,13 +405,13 @@ def _wrong_logprobs(result: Mapping[str, Any]) -> str:
     if not entries:
         return "without log-probabilities of its prompt"
     if not all(map(finite, entries[1:])) or not (entries[0] is None or finite(entries[0])):
-        return "with a log-probability that is no finite number"
+        return "with a log-probability that is not a finite number"
     most = max(entries[1:], default=0.0)
     return f"with a log-probability of {most:g}, which is above 0" if most > _ROUNDED else ""
 
 
 def _wrong_with_all(payload: Mapping[str, Any], results: list[Any]) -> str:
-    """What is wrong with all entries together: there has to be one for each input token that the server
+    """What is wrong with all entries together: there must be one for each input token that the server
     counts."""
     usage = payload.get("usage")
     if usage.__class__ is not dict:

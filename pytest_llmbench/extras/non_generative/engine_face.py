@@ -50,11 +50,11 @@ _Parse = Callable[[Mapping[str, Any]], Asked]
 def _embeddings(content: Mapping[str, Any]) -> Asked:
     given, form = content.get("input"), content.get("encoding_format", "float")
     if form not in ("float", "base64"):
-        raise RefusalError(400, "encoding_format has to be float or base64", "encoding_format")
+        raise RefusalError(400, "encoding_format must be float or base64", "encoding_format")
     pack = _packed if form == "base64" else list
     if isinstance(given, list) and given and all(type(token) is int for token in given):
         if not 0 <= min(given) <= max(given) < VOCABULARY_SIZE:
-            raise RefusalError(400, f"input has to be token ids from 0 to {VOCABULARY_SIZE - 1}", "input")
+            raise RefusalError(400, f"input must be token ids from 0 to {VOCABULARY_SIZE - 1}", "input")
         return Asked((), given, lambda _: [_embedding(0, pack(_vector(str(given))))])
     texts = _texts(given, "input")
     return Asked(
@@ -73,7 +73,7 @@ def _rerank(content: Mapping[str, Any]) -> Asked:
     documents = _texts(content.get("documents"), "documents")
     most = content.get("top_n")
     if most is not None and (type(most) is not int or most < 1):
-        raise RefusalError(400, "top_n has to be a whole number of 1 or more", "top_n")
+        raise RefusalError(400, "top_n must be a whole number of 1 or more", "top_n")
 
     def results(_: int) -> list[dict[str, Any]]:
         scores = [_score(query, text) for text in documents]
@@ -86,7 +86,7 @@ def _rerank(content: Mapping[str, Any]) -> Asked:
 def _scores(content: Mapping[str, Any]) -> Asked:
     firsts, seconds = _texts(content.get("text_1"), "text_1"), _texts(content.get("text_2"), "text_2")
     if len(firsts) not in (1, len(seconds)):
-        raise RefusalError(400, "text_1 has to be one text, or as many as text_2", "text_1")
+        raise RefusalError(400, "text_1 must be one text, or as many as text_2", "text_1")
     pairs = list(zip(firsts * (len(seconds) if len(firsts) == 1 else 1), seconds, strict=True))
     return Asked(
         _pairs(firsts, seconds),
@@ -144,7 +144,7 @@ class DocumentFace:
         model = self._driver.config.model
         named = content.get("model")
         if named is not None and not isinstance(named, str):
-            raise RefusalError(400, "model has to be a string", "model")
+            raise RefusalError(400, "model must be a string", "model")
         require_model(named, model)
         asked = parse(content)
         request = GenerationRequest(
@@ -236,9 +236,9 @@ class _Document:
 def _texts(value: Any, name: str, most: int | None = None) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(text, str) for text in given):
-        raise RefusalError(400, f"{name} has to be a text{'' if most else ' or a list of texts'}", name)
+        raise RefusalError(400, f"{name} must be a text{'' if most else ' or a list of texts'}", name)
     if most is not None and len(given) > most:
-        raise RefusalError(400, f"{name} has to be one text", name)
+        raise RefusalError(400, f"{name} must be one text", name)
     return tuple(given)
 
 

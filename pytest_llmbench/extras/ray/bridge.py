@@ -388,7 +388,7 @@ class Bridge:
                 self._enlist(message)
             except LLMBenchError as error:
                 self._control.send(Refused(error))
-            except Exception as error:  # noqa: BLE001 - the session has to be told, whatever it is
+            except Exception as error:  # noqa: BLE001 - the session must be told, whatever it is
                 traceback.print_exc()
                 what = f"no worker could be started: {type(error).__name__}: {error}"
                 self._control.send(Refused(GeneratorError(what, where=WHERE)))

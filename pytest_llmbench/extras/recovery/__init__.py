@@ -23,7 +23,7 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
             "run {run}: {limit} did not hold again within the load, which went on for {seconds} s: "
             "time_to_recovery is at least that"
         ),
-        "no_event": Sentence("run {run}: in virtual time no command is run, so there is no time to recover"),
+        "no_event": Sentence("run {run}: replay runs no command, so there is no time to recover"),
         "never_broken": Sentence("run {run}: the limit held all the time, so there is no time to recover"),
     }
 )

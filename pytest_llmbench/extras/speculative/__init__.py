@@ -27,16 +27,16 @@ EXTRA = Extra(
 SENTENCES: Mapping[str, Sentence] = MappingProxyType(
     {
         "steps_in_stream": Sentence(
-            "an event of the stream holds {value} of the tokens that the engine tells of a step",
+            "an event of the stream holds {value} of the tokens that the engine reports for a step",
             "steps come together or apart on their way, so ITL is that of events, and no gap is a step",
             "ratio",
         ),
-        "acceptance_told_by": Sentence("acceptance is told by {source}"),
+        "acceptance_told_by": Sentence("acceptance comes from {source}"),
         "steps_without_draft": Sentence(
             "{share} of the steps had a draft: acceptance_length is of these alone, tokens_per_step of all"
         ),
         "no_acceptance_told": Sentence(
-            "neither the metrics page nor the replies tell what was guessed: speculative decoding is off, or "
+            "neither the metrics page nor the replies report guessed tokens: speculative decoding is off, or "
             "the engine does not count it"
         ),
     }

@@ -196,7 +196,7 @@ def result(
 
 
 def _untold(unit: str) -> Estimate:
-    method = "nobody tells what was guessed"
+    method = "guessed tokens are not reported"
     return Estimate.undefined(unit=unit, method=method, n=0, reason=Reason.NOT_MEASURABLE)
 
 
@@ -411,7 +411,7 @@ def by_stream(records: Records) -> Estimate:
     tokens = np.bincount(owner, weights=records.chunk_tokens, minlength=len(records)).astype(np.int64)
     known = records.ok & ~unknown & (counts > 1)
     if not known.any():
-        method = "no reply tells the tokens of each event"
+        method = "no reply reports the tokens of each event"
         return Estimate.undefined(unit="tokens", method=method, n=0, reason=Reason.NOT_MEASURABLE)
     first = records.chunk_tokens[records.chunk_offsets[:-1][known]]
     return _ratio(tokens[known] - first, counts[known] - 1, "tokens", "tokens / events after the first")

@@ -132,10 +132,10 @@ def store(where: str) -> GitBranch:
     branch = rest if remote else branch
     directory = directory.strip("/") or "llmbench"
     if not _git("rev-parse", "--git-dir", absent=True):
-        raise SuiteError("there is no Git repository here", where=option, remedy="run the session within one")
+        raise SuiteError("this is not a Git repository", where=option, remedy="run the session in one")
     if not _git("check-ref-format", "--branch", branch, absent=True) or {"..", "."} & {*directory.split("/")}:
         raise SuiteError(
-            f"{shown(where)} is no branch with a directory", where=option, remedy="git:BRANCH:PATH"
+            f"{shown(where)} is not a branch with a directory", where=option, remedy="git:BRANCH:PATH"
         )
     if remote is None and f"branch refs/heads/{branch}\n" in _git("worktree", "list", "--porcelain"):
         raise SuiteError(

@@ -27,11 +27,11 @@ EXTRA = Extra(
 )
 
 _VOID = {
-    "no_power": "it tells neither power nor energy",
-    "gap": "there is no reading for more than 3 s",
+    "no_power": "it reports neither power nor energy",
+    "gap": "no reading for more than 3 s",
     "not_covered": "its readings do not reach over the whole load",
     "vanished": "it went while the load ran",
-    "fell": "its energy counter fell, and where it starts again is not known",
+    "fell": "its energy counter fell, and its new start is unknown",
     "stood_still": "its energy counter stands still",
     "rarely": "its source brings the energy counter up to date less than every 3 s",
 }
@@ -41,7 +41,7 @@ _LOST = {
     "vanished": "went while the load ran",
     "not_installed": "needs a package that is not installed",
     "sampler_died": "the process that samples ended",
-    "no_figure": "tells nothing of the machine",
+    "no_figure": "reports nothing about the machine",
 }
 
 

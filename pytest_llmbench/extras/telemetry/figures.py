@@ -93,7 +93,7 @@ def _not_sampled(result: TestResult, found: Metrics) -> Metrics:
     """Undefined estimates of what limits name and nothing told."""
     names = of_the_machine()
     asked = [each.metric for each in result.objectives if each.metric.partition("[")[0] in names]
-    why = "the machine of the system was not sampled, or does not tell it"
+    why = "the machine of the system was not sampled, or does not report it"
     return {
         name: Estimate.undefined(
             unit=METRICS[name.partition("[")[0]].unit, method=why, reason=Reason.NOT_MEASURABLE

@@ -64,7 +64,7 @@ class Rapl:
         self._host = socket.gethostname()
         self._zones = [(path, *_kind_of(path)) for path in sorted(folder.glob("intel-rapl:*"))]
         if not self._zones:
-            raise SourceError("no_figure", f"there are no counters in {folder}")
+            raise SourceError("no_figure", f"{folder} has no counters")
 
     def read(self) -> Sequence[Reading]:
         found, why = [], ""

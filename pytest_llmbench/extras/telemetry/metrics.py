@@ -127,9 +127,7 @@ def _of_energy(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
     joules = [each.joules for each in stretches]
     known = [each for each in joules if each is not None]
     if not known or len(known) < len(joules):
-        why = (
-            "the energy of a device is not known" if any(each.energies for each in stretches) else "no power"
-        )
+        why = "the energy of a device is unknown" if any(each.energies for each in stretches) else "no power"
         return {row.name: _unknown(row, why) for row in _ENERGY}
     n = sum(int(each.window.records.ok.sum()) for each in stretches)
     seconds = [np.full(each.slices, each.window.duration_s / each.slices) for each in stretches]

@@ -71,12 +71,12 @@ def readings_of_line(line: str, host: str) -> Sequence[Reading]:
     except ValueError as error:
         raise SourceError("not_readable", f"a line is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise SourceError("not_readable", f"a line is no JSON object: {line[:80]!r}")
+        raise SourceError("not_readable", f"a line is not a JSON object: {line[:80]!r}")
     if "gpu_power" in found and "cpu_power" in found:
         return _of_macmon(found, host)
     devices = found.get("devices", [found])
     if not isinstance(devices, list) or not all(isinstance(each, dict) for each in devices):
-        raise SourceError("not_readable", "devices is no list of JSON objects")
+        raise SourceError("not_readable", "devices is not a list of JSON objects")
     return [_of_object(each, host) for each in devices]
 
 

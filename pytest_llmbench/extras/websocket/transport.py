@@ -369,7 +369,7 @@ class _Talk:
                 raise
 
     def _fail(self, what: str) -> None:
-        raise SUTError(what, where=self.url, remedy="check the path: it has to be a WebSocket of the API")
+        raise SUTError(what, where=self.url, remedy="check the path: it must be a WebSocket of the API")
 
 
 # Not a logger of the tree: one that is set to DEBUG there would be told every prompt and every key.

@@ -180,7 +180,7 @@ class KnownReplies:
         """The beginnings of recognisable responses: their heads, up to where the id comes."""
 
     def read(self, reads: Sequence[bytes]) -> KnownReply | None:
-        """Recognise a response that seems complete; ``None``: it has to be parsed."""
+        """Recognise a response that seems complete; ``None``: it must be parsed."""
         raw = reads[0] if len(reads) == 1 else b"".join(reads)
         if len(raw) > MOST_BYTES or _HOLE in raw:
             return None

@@ -220,7 +220,7 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
         if parts.port == 0:
             mistakes.append("port 0 is not a port")
         elif parts.port is None and parts.scheme not in _DEFAULT_PORTS:
-            usual = "the URL names no port, and there is no usual one"
+            usual = "the URL names no port, and the scheme has no default port"
             mistakes.append(f"{usual}: {parts.scheme}://host:port")
     except UnicodeError:
         mistakes.append(f"{parts.hostname!r} is not a host name")

@@ -56,7 +56,7 @@ def _numbers(given: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         number = re.compile(r"\d{1,5}").fullmatch  # a range over more has no end
         if not number(first) or (dash and not number(last)) or (dash and int(last) < int(first)):
-            raise SuiteError(f"{given!r} is no list of cores", where="--llm-worker-cpus", remedy=_REMEDY)
+            raise SuiteError(f"{given!r} is not a list of cores", where="--llm-worker-cpus", remedy=_REMEDY)
         found |= dict.fromkeys(range(int(first), int(last or first) + 1))
     return tuple(found)
 
@@ -134,4 +134,4 @@ def _wrong_address(address: str) -> list[str]:
     found = _HOST_PORT.fullmatch(address)
     if found is None:
         return [f"{address!r} is neither auto nor HOST:PORT"]
-    return [] if 0 < int(found[3]) < 65_536 else [f"{found[3]} is no port"]
+    return [] if 0 < int(found[3]) < 65_536 else [f"{found[3]} is not a port"]

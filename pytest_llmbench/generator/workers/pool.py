@@ -69,7 +69,7 @@ class WorkerProcess:
 class WorkerPool:
     """Up to ``count`` workers that are set up alike. A worker that has died is replaced when it is needed.
 
-    A pool that is made without a setup has to be given one by :meth:`set_up` before its first member is asked
+    A pool that is made without a setup must be given one by :meth:`set_up` before its first member is asked
     for. Workers come up without it.
     """
 

@@ -157,7 +157,7 @@ class Worker:
             self._line.send(Failed(str(error), error))
         except LLMBenchError as error:
             self._line.send(Failed(str(error)))
-        except BaseException as error:  # noqa: BLE001 - the coordinator has to be told, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the coordinator must be told, whatever it is
             traceback.print_exc()
             self._line.send(Failed(f"{type(error).__name__}: {error}"))
 

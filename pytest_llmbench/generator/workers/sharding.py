@@ -101,10 +101,10 @@ class Deal:
             raise SuiteError(
                 f"gives {dealt} requests where {plan.most_requests} are wanted",
                 where=f"workload {plan.workload.name!r}",
-                remedy="let requests(count, seed) give as many as it is asked for, or ask for fewer",
+                remedy="let requests(count, seed) give `count` requests, or request fewer",
             )
         for number, share in enumerate(self._shares):
-            # One without requests has to be told too.
+            # One without requests must be told too.
             if share.waiting_bytes or share.instants or not share.size:
                 yield number, share.block(self._block_bytes)
 

@@ -68,22 +68,22 @@ def impossible_figures(figures: Mapping[str, Any]) -> list[str]:
 def _out_of_range(figures: Mapping[str, Any]) -> Iterator[str]:
     for name in _ABOVE_ZERO:
         if not (math.isfinite(figures[name]) and figures[name] > 0):
-            yield f"{name} is {figures[name]:g}; it has to be above 0"
+            yield f"{name} is {figures[name]:g}; it must be above 0"
     for name in _ZERO_OR_MORE:
         if not (math.isfinite(figures[name]) and figures[name] >= 0):
-            yield f"{name} is {figures[name]:g}; it has to be 0 or more"
+            yield f"{name} is {figures[name]:g}; it must be 0 or more"
     for name in _SHARES:
         if not 0 <= figures[name] <= 1:
-            yield f"{name} is {figures[name]:g}; it has to be a share from 0 to 1"
+            yield f"{name} is {figures[name]:g}; it must be a share from 0 to 1"
     if not 0 <= figures["output_kv_share"] < 1:
-        yield f"output_kv_share is {figures['output_kv_share']:g}; it has to be 0 or more and below 1"
+        yield f"output_kv_share is {figures['output_kv_share']:g}; it must be 0 or more and below 1"
     for name, least in _LEAST.items():
         if figures[name] < least:
-            yield f"{name} is {figures[name]}; it has to be {least} or more"
+            yield f"{name} is {figures[name]}; it must be {least} or more"
     for name, least in _LEAST_OR_NONE.items():
         value = figures[name]
         if value is not None and not (math.isfinite(value) and value >= least):
-            yield f"{name} is {value:g}; it has to be {least} or more, or none"
+            yield f"{name} is {value:g}; it must be {least} or more, or none"
 
 
 def _step_too_small(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -386,7 +386,7 @@ class PowerOptions:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, float | int) and not (math.isfinite(value) and value >= 0):
-                found.append(f"{each.name} is {value:g}; it has to be 0 or more")
+                found.append(f"{each.name} is {value:g}; it must be 0 or more")
             elif self.idle_w is None and value != each.default:
                 found.append(f"{each.name} is {value}, but without idle_w nothing is known of power")
         return found
@@ -410,7 +410,7 @@ class CheatOptions:
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
         return [
-            f"{name} is {value}; it has to be 0 or more"
+            f"{name} is {value}; it must be 0 or more"
             for name in ("known_prompts", "short_replies_above", "smaller_model_above")
             if (value := getattr(self, name)) is not None and value < 0
         ]

@@ -602,7 +602,7 @@ class Engine:
         """Free what a decoding sequence holds: the blocks of its prompt and of the tokens it has given so
         far.
 
-        What has to be sent to another engine is held beyond that.
+        What must be sent to another engine is held beyond that.
         """
         if sequence.hands_over:
             held = self._memory.holding(sequence, self._next_step)

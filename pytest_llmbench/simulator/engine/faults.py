@@ -97,20 +97,20 @@ class FaultOptions:
         found = []
         for name in ("fault_rate", "schema_fault_rate", "wrong_answer_rate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                found.append(f"{name} is {getattr(self, name):g}; it has to be from 0 to 1")
+                found.append(f"{name} is {getattr(self, name):g}; it must be from 0 to 1")
         if not 400 <= self.fault_status <= 599:
-            found.append(f"fault_status is {self.fault_status}; it has to be from 400 to 599")
+            found.append(f"fault_status is {self.fault_status}; it must be from 400 to 599")
         if self.full_status not in (429, 503):
-            found.append(f"full_status is {self.full_status}; it has to be 429 or 503")
+            found.append(f"full_status is {self.full_status}; it must be 429 or 503")
         for name in ("fault_from", "fault_count", "fault_after_tokens", "wrong_answers_above"):
             if getattr(self, name) < 0:
-                found.append(f"{name} is {getattr(self, name)}; it has to be 0 or more")
+                found.append(f"{name} is {getattr(self, name)}; it must be 0 or more")
         for name in ("retry_after_s", "stall_ms", "drip_ms"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                found.append(f"{name} is {value:g}; it has to be 0 or more")
+                found.append(f"{name} is {value:g}; it must be 0 or more")
         if not 0.0 < self.huge_line_mib <= 256.0:
-            found.append(f"huge_line_mib is {self.huge_line_mib:g}; it has to be above 0 and at most 256")
+            found.append(f"huge_line_mib is {self.huge_line_mib:g}; it must be above 0 and at most 256")
         return found
 
 
@@ -262,9 +262,9 @@ class StreamOptions:
         found = []
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
-                found.append(f"{name} is {getattr(self, name)}; it has to be {least} or more")
+                found.append(f"{name} is {getattr(self, name)}; it must be {least} or more")
         if not (math.isfinite(self.comment_ms) and self.comment_ms >= 0):
-            found.append(f"comment_ms is {self.comment_ms:g}; it has to be 0 or more")
+            found.append(f"comment_ms is {self.comment_ms:g}; it must be 0 or more")
         if self.events_per_write > 1 and self.writes_per_event > 1:
             found.append("events_per_write and writes_per_event contradict each other; choose one")
         return found

@@ -146,7 +146,7 @@ class KVCache:
         self.prefix = PrefixCache() if config.prefix_caching else None
         self._tiered = config.scheduler == "phase"
         self._plain = self.prefix is None and not self._tiered
-        """Whether all blocks are alike and go to whoever asks first, so that only their number has to be
+        """Whether all blocks are alike and go to whoever asks first, so that only their number must be
         kept."""
         self._think_limit = think_blocks(config.kv_blocks, config.output_kv_share)
         self._private = 0

@@ -87,7 +87,7 @@ class EngineLoop(Generic[C, R]):
     """One engine, and who waits for its tokens."""
 
     stages = 1
-    """2: prompts are passed on to another engine (:meth:`pass_on`), and things have to be settled."""
+    """2: prompts are passed on to another engine (:meth:`pass_on`), and things must be settled."""
 
     def __init__(self, replicas: Sequence[R]) -> None:
         self.replicas = tuple(replicas)

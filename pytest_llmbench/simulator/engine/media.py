@@ -109,4 +109,4 @@ def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RefusalError(400, f"messages: a part is no base64: {error}", "messages") from None
+        raise RefusalError(400, f"messages: a part is not base64: {error}", "messages") from None

@@ -109,7 +109,7 @@ class GenerationRequest:
             raise RefusalError(
                 400,
                 f"this model's maximum context length is {limit} tokens, but {prompt_tokens} prompt tokens "
-                f"and {ceiling} output tokens were asked for",
+                f"and {ceiling} output tokens were requested",
                 "min_tokens" if self.max_tokens is None else "max_tokens",
             )
         return ceiling

@@ -79,9 +79,9 @@ def require_replayable(scenario: Scenario) -> None:
         for each in fields(StreamOptions)
         if each.name not in _TIMELESS and getattr(asked, each.name) != getattr(plain, each.name)
     ]
-    mistakes = [f"{name} changes the bytes of the stream, and a replay has none" for name in names]
+    mistakes = [f"{name} changes the bytes of the stream, and a replay sends no bytes" for name in names]
     mistakes += [
-        f"the fault {kind} lives in the bytes of the stream, and a replay has none"
+        f"the fault {kind} changes the bytes of the stream, and a replay sends no bytes"
         for kind in scenario.faults.fault
         if kind not in _SHOWN
     ]

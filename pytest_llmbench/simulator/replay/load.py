@@ -45,7 +45,7 @@ class Delays:
         for name in ("submit_to_received_us", "write_to_read_us"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise SuiteError(f"{name} is {value:g}; it has to be 0 or more", where="replay")
+                raise SuiteError(f"{name} is {value:g}; it must be 0 or more", where="replay")
 
     @property
     def to_engine_ns(self) -> int:

@@ -125,7 +125,7 @@ class EngineApp:
             )
         if page is None and path not in posts:
             known = ", ".join([*posts, *self._pages])
-            raise RefusalError(404, f"there is no {path} here; there are {known}")
+            raise RefusalError(404, f"unknown path {path}; known are {known}")
         answered = "POST" if page is None else "GET"
         if method != answered:
             raise RefusalError(405, f"{path} answers {answered} only, not {method}")
@@ -184,7 +184,7 @@ class EngineApp:
         lora_path = fields.text("lora_path") if loads else None
         fields.require_none_wrong()
         if not name:
-            raise RefusalError(400, "lora_name has to be the name of an adapter", "lora_name")
+            raise RefusalError(400, "lora_name must be the name of an adapter", "lora_name")
         if not loads:
             if name not in self._adapters:
                 raise RefusalError(404, f"the adapter {name!r} is not loaded", "lora_name")
@@ -192,7 +192,7 @@ class EngineApp:
             self._driver.unload_adapter(name)
         else:
             if not lora_path:
-                raise RefusalError(400, "lora_path has to be the path of the adapter", "lora_path")
+                raise RefusalError(400, "lora_path must be the path of the adapter", "lora_path")
             if name in self._adapters or name == self._config.model:
                 raise RefusalError(400, f"the model {name!r} is there already", "lora_name")
             self._driver.load_adapter(name)

@@ -16,7 +16,7 @@ from pytest_llmbench.simulator.engine.media import ids_in
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 
 VOCABULARY_SIZE = 100277
-"""Number of token ids of cl100k_base, special ones included; the ids of a prompt have to be below it."""
+"""Number of token ids of cl100k_base, special ones included; the ids of a prompt must be below it."""
 
 
 _PIECES = frozenset({"image_url", "input_audio", "video_url", "audio_url"})
@@ -71,7 +71,7 @@ def _json_form(content: dict[str, Any]) -> Any:
 
 
 def _tool_named(choice: Any) -> str:
-    """Name of the tool that has to be called: chat has it in an object of its own."""
+    """Name of the tool that must be called: chat has it in an object of its own."""
     if not isinstance(choice, dict):
         return ""
     function = choice.get("function")
@@ -93,7 +93,7 @@ def content_of(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
         raise RefusalError(400, f"the request body is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise RefusalError(400, "the request body has to be a JSON object")
+        raise RefusalError(400, "the request body must be a JSON object")
     return content
 
 
@@ -127,7 +127,7 @@ class Fields:
     def _wrong(self, name: str, wanted: str) -> None:
         shown = json.dumps(self._content.get(name))
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        self.mistakes[name] = f"{name} has to be {wanted}, not {shown}"
+        self.mistakes[name] = f"{name} must be {wanted}, not {shown}"
 
     def require_none_wrong(self) -> None:
         """Raise RefusalError 400 with all mistakes so far, if there are any."""

@@ -152,7 +152,7 @@ def _read_delta(chunk: Chunk, payload: dict[str, Any], *, reasons: bool) -> None
     chunk.choice = 0
     delta = payload.get("delta")
     if delta.__class__ is not str:
-        chunk.problem = f"a delta that is no text but {delta.__class__.__name__}"
+        chunk.problem = f"a delta that is not text but {delta.__class__.__name__}"
     elif reasons:
         chunk.reasoning = delta
     else:
@@ -171,4 +171,4 @@ def _read_end(chunk: Chunk, response: Any, kind: str) -> None:
     chunk.finish_reason = finish_reason(reason or status)
     chunk.usage = read_usage(response.get("usage"))
     if status == "failed" or response.get("error"):
-        set_error(chunk, response.get("error") or "the response failed, and its error says nothing")
+        set_error(chunk, response.get("error") or "the response failed without a reason")

@@ -119,8 +119,8 @@ def test_commits_are_built_beside_the_work_tree_and_few_are_kept(repository: Pat
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["main", "first"], "main is no ancestor of first"),
-        (["first", "first"], "first is no ancestor of first"),
+        (["main", "first"], "main is not an ancestor of first"),
+        (["first", "first"], "first is not an ancestor of first"),
         (["nowhere", "main"], "nowhere is not a commit of this repository"),
         (["first", "main", "--state=inside"], "would be taken for a part of it"),
     ],

@@ -65,7 +65,7 @@ def test_a_variant_is_another_policy(suite: Suite) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "said"),
     [
-        ("sim:fast?replicas=257", "*replicas is 257; it has to be from 1 to 256*"),
+        ("sim:fast?replicas=257", "*replicas is 257; it must be from 1 to 256*"),
         ("sim:fast?prefill_workers=1", "*prefill_workers is 1 and decode_workers 0: name both, or none*"),
         ("replay:fast?router=prefix", "*router is prefix, but there is one replica*"),
         ("replay:fast?replicas=2&router=prefixes", "*did you mean 'prefix'*"),

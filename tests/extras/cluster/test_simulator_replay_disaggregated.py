@@ -210,9 +210,9 @@ def test_what_is_apart_is_disclosed() -> None:
         ("prefill_workers=1&decode_workers=2&router=prefix", "there is one prefill worker"),
         ("prefill_workers=2&decode_workers=1&decode_router=prefix", "there is one decode worker"),
         ("replicas=2&decode_router=prefix", "there is no decode worker"),
-        ("prefill_workers=257&decode_workers=1", "it has to be from 0 to 256"),
-        ("prefill_workers=1&decode_workers=1&kv_transfer_gb_per_s=0", "it has to be above 0"),
-        ("prefill_workers=1&decode_workers=1&kv_transfer_latency_us=-1", "it has to be 0 or more"),
+        ("prefill_workers=257&decode_workers=1", "it must be from 0 to 256"),
+        ("prefill_workers=1&decode_workers=1&kv_transfer_gb_per_s=0", "it must be above 0"),
+        ("prefill_workers=1&decode_workers=1&kv_transfer_latency_us=-1", "it must be 0 or more"),
         ("kv_transfer_gb_per_s=5", "only prefill_workers have anything to transfer"),
     ],
 )

@@ -164,10 +164,10 @@ def test_every_mistake_about_replicas_is_said_at_once() -> None:
         parse_scenario("fast?replicas=0&router=prefx&router_max_lead=-1&replcas=2")
     text = str(caught.value)
     for said in (
-        "replicas is 0; it has to be from 1 to 256",
-        "router is 'prefx'; it has to be one of round_robin, least_loaded, prefix, session",
+        "replicas is 0; it must be from 1 to 256",
+        "router is 'prefx'; it must be one of round_robin, least_loaded, prefix, session",
         "did you mean 'prefix'?",
-        "router_max_lead is -1; it has to be 0 or more",
+        "router_max_lead is -1; it must be 0 or more",
         "unknown option 'replcas'; did you mean 'replicas'",
     ):
         assert said in text
@@ -224,5 +224,5 @@ def test_options_of_two_kinds_of_deployments_do_not_go_together() -> None:
         spares: int = 0
 
     spared = Scenario(parse_scenario("fast").engine, deployment=Spares())
-    with pytest.raises(SuiteError, match="'replicas' does not go with those of the spare engines"):
+    with pytest.raises(SuiteError, match="'replicas' cannot be combined with those of the spare engines"):
         overridden(spared, {"replicas": "2"})

@@ -53,15 +53,13 @@ def test_one_run_is_shown_beside_ours_and_decides_nothing(suite: Suite) -> None:
     assert len(found["candidate"]) == 1
     assert (found["verdict"], found["gated"], found["change"]["point"]) == ("inconclusive", False, None)
     assert "vllm bench serve has 1 run and this session has 1 run: at least 3 of each" in found["reason"]
-    assert "defined otherwise: theirs runs from before the client's call" in found["reason"]
+    assert "defined differently: theirs runs from before the client's call" in found["reason"]
     notes = " ".join(entry(suite)["notes"])
-    assert (
-        "beside theirs.jsonl, a result of vllm bench serve: 1 run, which says nothing of the noise" in notes
-    )
+    assert "next to theirs.jsonl, a result of vllm bench serve: 1 run, which does not show the noise" in notes
     assert "left out of that file: itl (gaps between chunks" in notes
     assert "mean lengths: 1024 input tokens a request there, " in notes
-    assert "that file does not tell workload, seed, hosts" in notes
-    assert notes.count("ttft of vllm bench serve is defined otherwise: theirs runs from before") == 1
+    assert "that file does not state workload, seed, hosts" in notes
+    assert notes.count("ttft of vllm bench serve has another definition: theirs runs from before") == 1
 
 
 def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -> None:
@@ -70,7 +68,7 @@ def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -
     found = row(suite, "tpot.p50")
     assert found["change"]["upper"] < -0.5  # replay is far faster
     assert found["verdict"] == "inconclusive"
-    assert found["reason"].startswith("no verdict, since it is defined otherwise: theirs begins at")
+    assert found["reason"].startswith("no verdict, since its definition differs: theirs begins at")
 
 
 def test_a_gate_needs_runs_whatever_is_waived(suite: Suite) -> None:
@@ -96,7 +94,7 @@ def test_runs_that_somebody_answers_for_decide(suite: Suite) -> None:
     compare(suite, GUARDED, *runs, more=("--llm-runs=3", *WAIVED)).assert_outcomes(failed=1)
     found = row(suite, "tpot.p50")
     assert (found["verdict"], found["gated"]) == ("regressed", True)
-    assert "defined otherwise: theirs begins at" in found["reason"]
+    assert "defined differently: theirs begins at" in found["reason"]
     messages = " ".join(each["message"] for each in entry(suite)["validity"]["findings"])
     assert "definitions is waived until 2999-12-31: we know how they differ" in messages
 
@@ -164,7 +162,7 @@ def test_a_file_without_a_model_and_no_key_that_leaves(suite: Suite) -> None:
     compare(suite, SHOWN, sglang(request_rate=20.0, server_info={"api_key": CANARY})).assert_outcomes(
         passed=1
     )
-    assert "that file does not tell model, workload" in " ".join(entry(suite)["notes"])
+    assert "that file does not state model, workload" in " ".join(entry(suite)["notes"])
     assert row(suite, "ttft.p50")["baseline"] == [40.0]
     for path in (suite.path / "out").rglob("*.*"):
         assert CANARY.encode() not in path.read_bytes()

@@ -88,8 +88,8 @@ def test_without_program_and_endpoint_nothing_is_measured(
     written(suite.path, "serving-tests.json", [SERVING["tests"][0] | {"server_parameters": {"model": "m"}}])
     result = suite.run(LIST, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["  give --llm-endpoint: there is no program vllm (1 tests)"])
-    result.stdout.fnmatch_lines(["SKIPPED*there is no program vllm, and there is no --llm-endpoint"])
+    result.stdout.fnmatch_lines(["  give --llm-endpoint: program vllm is not installed (1 tests)"])
+    result.stdout.fnmatch_lines(["SKIPPED*program vllm is not installed, and no --llm-endpoint is given"])
     suite.run(LIST, "--llm-require").assert_outcomes(errors=1)
 
 
@@ -152,4 +152,4 @@ def test_what_is_no_list_ends_the_session(suite: Suite) -> None:
     written(suite.path, "serving-tests.json", {"tests": 5})
     result = suite.run(LIST)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "no list of the tests" in result.stderr.str()
+    assert "expected a list of the tests" in result.stderr.str()

@@ -183,7 +183,7 @@ def test_vllm_cuts_max_tokens_to_the_context(channel: grpc.Channel) -> None:
     [
         ({"tokenized": vllm.TokenizedInput(input_ids=range(2000))}, "maximum context length is 2000"),
         ({"tokenized": vllm.TokenizedInput(input_ids=[])}, "the prompt is empty"),
-        ({"tokenized": vllm.TokenizedInput(input_ids=[200_000])}, "input_ids have to be below"),
+        ({"tokenized": vllm.TokenizedInput(input_ids=[200_000])}, "input_ids must be below"),
         ({"text": None}, "neither text nor tokenized"),
         ({"sampling": {"max_tokens": 0}}, "max_tokens must be at least 1"),
         ({"sampling": {"n": 2}}, "one output"),
@@ -248,7 +248,7 @@ def test_kserve_without_streaming(channel: grpc.Channel) -> None:
         (infer(model_name="other"), CODE.NOT_FOUND, "the model 'other' does not exist"),
         (infer("sea " * 3000), CODE.INVALID_ARGUMENT, "maximum context length is 2000"),
         (infer(None), CODE.INVALID_ARGUMENT, "text_input is missing"),
-        (infer(parameters={"max_tokens": "x"}), CODE.INVALID_ARGUMENT, "max_tokens has to be"),
+        (infer(parameters={"max_tokens": "x"}), CODE.INVALID_ARGUMENT, "max_tokens must be"),
         (infer(parameters=[]), CODE.INVALID_ARGUMENT, "JSON object"),
     ],
 )

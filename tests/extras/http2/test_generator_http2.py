@@ -344,7 +344,7 @@ def test_a_window_that_is_shut_within_the_load_runs_into_the_deadline(run: Run) 
     assert outcomes(seen)[0][0] == "ok"
     assert outcomes(seen)[1][0] == "timeout"
     assert (
-        "the server took no more of the request within 0.5 s (between-chunks deadline)"
+        "the server stopped reading the request within 0.5 s (between-chunks deadline)"
         in outcomes(seen)[1][1]
     )
     assert seen.records.submitted_ns[1] == MISSING

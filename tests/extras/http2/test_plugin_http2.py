@@ -127,7 +127,7 @@ def test_another_version_is_a_mistake(suite: Suite) -> None:
     (suite.path / "pytest.ini").write_text("[pytest]\nllm_http = 3\n")
     result = suite.measure("sim")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llm-http: input should be '1.1' or '2', got*3*"])
+    result.stderr.fnmatch_lines(["*--llm-http: give '1.1' or '2', got*3*"])
 
 
 def test_a_baseline_over_http1_is_not_compared(suite: Suite, server: str) -> None:

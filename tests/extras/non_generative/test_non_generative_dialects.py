@@ -161,12 +161,12 @@ def test_replies_that_fail(name: str) -> None:
         ([1], Outcome.UNDECODABLE, "no JSON object"),
         ({}, Outcome.UNDECODABLE, f"no list of {key}"),
         ({key: []}, Outcome.EMPTY, "no result"),
-        (whole(name, 2), Outcome.UNDECODABLE, "2 results where 1 were asked for"),
+        (whole(name, 2), Outcome.UNDECODABLE, "2 results, 1 were requested"),
         ({key: [3]}, Outcome.UNDECODABLE, "result 0, which is not a JSON object"),
         ({key: [{"index": 0}]}, Outcome.UNDECODABLE, "result 0 without"),
         ({key: whole(name)[key] * 2}, Outcome.UNDECODABLE, "two results for the same input"),
-        ({key: [{**whole(name)[key][0], "index": "a"}]}, Outcome.UNDECODABLE, "no number of an input"),
-        ({key: [{**whole(name)[key][0], "index": -1}]}, Outcome.UNDECODABLE, "no number of an input"),
+        ({key: [{**whole(name)[key][0], "index": "a"}]}, Outcome.UNDECODABLE, "not the number of an input"),
+        ({key: [{**whole(name)[key][0], "index": -1}]}, Outcome.UNDECODABLE, "not the number of an input"),
         ({key: [{**whole(name)[key][0], "index": 1}]}, Outcome.UNDECODABLE, "a result for input 1 of 1"),
         ({"error": {"message": "no such model"}}, Outcome.IN_BAND_ERROR, "no such model"),
         (whole(name, error={"message": "late"}), Outcome.IN_BAND_ERROR, "late"),
@@ -203,7 +203,7 @@ def test_vectors_as_base64() -> None:
     for data in (b"", b"abc", struct.pack("<2f", 1, float("nan"))):
         assert read("embeddings", vector(data)).outcome is Outcome.UNDECODABLE
     assert read("embeddings", {"data": [{"embedding": "***"}]}).error == (
-        "the reply holds result 0 with an embedding that is no base64"
+        "the reply holds result 0 with an embedding that is not base64"
     )
     assert read("embeddings", {"data": [{"embedding": []}]}).outcome is Outcome.UNDECODABLE
 
@@ -229,11 +229,11 @@ def test_a_document_beyond_the_limit_is_undecodable() -> None:
 @pytest.mark.parametrize(
     ("entries", "usage", "said"),
     [
-        ([None, -1.0, float("-inf")], {}, "no finite number"),
-        ([None, -1.0, float("nan")], {}, "no finite number"),
-        ([None, -1.0, None], {}, "no finite number"),
-        ([None, "-1"], {}, "no finite number"),
-        ([None, True], {}, "no finite number"),
+        ([None, -1.0, float("-inf")], {}, "not a finite number"),
+        ([None, -1.0, float("nan")], {}, "not a finite number"),
+        ([None, -1.0, None], {}, "not a finite number"),
+        ([None, "-1"], {}, "not a finite number"),
+        ([None, True], {}, "not a finite number"),
         ([None, -1.0, 0.5], {}, "a log-probability of 0.5, which is above 0"),
         ([], {}, "without log-probabilities of its prompt"),
         (None, {}, "without log-probabilities of its prompt"),

@@ -93,20 +93,20 @@ def test_the_best_documents_come_first(engine: EmbeddedEngine) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("/embeddings", {"input": []}, "input has to be"),
+        ("/embeddings", {"input": []}, "input must be"),
         ("/embeddings", {"input": [-1]}, "token ids from 0"),
         ("/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ("/embeddings", {"input": "a", "model": "other"}, "does not exist"),
-        ("/embeddings", {"input": "a", "model": 3}, "model has to be"),
+        ("/embeddings", {"input": "a", "model": 3}, "model must be"),
         ("/embeddings", {"input": ""}, "the prompt is empty"),
         ("/embeddings", [], "a JSON object"),
-        ("/rerank", {"query": ["a", "b"], "documents": ["c"]}, "query has to be one text"),
-        ("/rerank", {"query": "a", "documents": [3]}, "documents has to be"),
+        ("/rerank", {"query": ["a", "b"], "documents": ["c"]}, "query must be one text"),
+        ("/rerank", {"query": "a", "documents": [3]}, "documents must be"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "as many as text_2"),
         ("/completions", {"prompt": ["a", "b"], **ECHO}, "one text or one list of token ids"),
-        ("/completions", {"prompt": {}, **ECHO}, "prompt has to be"),
-        ("/completions", {**ECHO}, "prompt has to be"),
+        ("/completions", {"prompt": {}, **ECHO}, "prompt must be"),
+        ("/completions", {**ECHO}, "prompt must be"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(engine: EmbeddedEngine, path: str, body: Any, said: str) -> None:

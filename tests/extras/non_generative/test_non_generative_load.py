@@ -108,4 +108,4 @@ def test_every_input_has_its_result(ask: Ask) -> None:
     three = TextWorkload(text="query\x1eone\x1etwo")
     assert ask(reply(document(scores)), "score", workload=three).records.ok[0]
     seen = ask(reply(document(scores)), "score")
-    assert seen.records.error[0] == "the reply holds 2 results where 1 were asked for"
+    assert seen.records.error[0] == "the reply holds 2 results, 1 were requested"

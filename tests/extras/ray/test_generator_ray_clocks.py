@@ -66,7 +66,7 @@ def test_all_mistakes_of_an_address_are_told() -> None:
         "ray://HOST:10001",
     ):
         assert part in str(caught.value)
-    with pytest.raises(SuiteError, match="70000 is no port"):
+    with pytest.raises(SuiteError, match="70000 is not a port"):
         RaySpec.parse("ray:head:70000")
 
 
@@ -167,7 +167,7 @@ def record() -> RequestRecord:
 
 
 def test_all_instants_of_the_worker_are_moved_and_nothing_else() -> None:
-    """A new column of nanoseconds has to be put on one of the two sides."""
+    """A new column of nanoseconds must be put on one of the two sides."""
     others = {
         "queue_wait_ns", "prefill_ns", "generation_ns", "model_load_ns", "server_token_ns",
         "first_content_early_ns", "cut_after_ns",

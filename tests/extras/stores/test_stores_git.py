@@ -93,7 +93,7 @@ def test_a_branch_that_cannot_be_moved_is_told(monkeypatch: pytest.MonkeyPatch) 
         ("main", "the branch main is checked out"),
         ("a..b", "is no branch"),
         ("", "is no branch"),
-        ("history:../up", "is no branch with a directory"),
+        ("history:../up", "is not a branch with a directory"),
     ],
 )
 def test_what_is_no_branch_for_baselines_is_refused(where: str, said: str) -> None:
@@ -103,5 +103,5 @@ def test_what_is_no_branch_for_baselines_is_refused(where: str, said: str) -> No
 
 def test_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SuiteError, match="there is no Git repository here"):
+    with pytest.raises(SuiteError, match="this is not a Git repository"):
         store("history")

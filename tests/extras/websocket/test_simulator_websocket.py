@@ -174,9 +174,9 @@ def test_closing_aborts_the_sequence(engine: EmbeddedEngine) -> None:
         ("{", 400, "not JSON"),
         ('{"type": "session.update"}', 400, "response.create"),
         ("[1]", 400, "response.create"),
-        ('{"type": "response.create", "response": 3}', 400, "response has to be an object"),
-        ({"input": 7, "max_output_tokens": 0}, 400, "input has to be"),
-        ({"input": 7, "max_output_tokens": 0}, 400, "max_output_tokens has to be"),
+        ('{"type": "response.create", "response": 3}', 400, "response must be an object"),
+        ({"input": 7, "max_output_tokens": 0}, 400, "input must be"),
+        ({"input": 7, "max_output_tokens": 0}, 400, "max_output_tokens must be"),
         ({"input": "x", "model": "other"}, 404, "the model 'other' does not exist"),
         ({"input": ""}, 400, "the prompt is empty"),
         ({"input": "sea " * 3000}, 400, "maximum context length is 2000"),
@@ -194,7 +194,7 @@ def test_errors(socket: ClientConnection, message: Any, status: int, words: str)
 
 
 def test_a_missing_input_is_a_mistake() -> None:
-    with pytest.raises(RefusalError, match="input has to be a list"):
+    with pytest.raises(RefusalError, match="input must be a list"):
         parse_response_create('{"type": "response.create"}', "sim-fast")
 
 

@@ -65,8 +65,8 @@ def test_segments_that_both_have_are_not_repeated(base: str, path: str, joined: 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("grpc://h", "names no port, and there is no usual one: grpc://host:port"),
-        ("grpcs://h", "names no port, and there is no usual one: grpcs://host:port"),
+        ("grpc://h", "names no port, and the scheme has no default port: grpc://host:port"),
+        ("grpcs://h", "names no port, and the scheme has no default port: grpcs://host:port"),
         ("grpc://h:1/v1", "a gRPC server has no path below it: grpc://host:port"),
         ("grpc://h:1/?a=b", "a gRPC server has no path below it: grpc://host:port"),
         ("grpc://h:0", "port 0"),

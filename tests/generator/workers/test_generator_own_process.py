@@ -293,7 +293,7 @@ def test_cores_are_named_checked_and_refused() -> None:
     with pytest.raises(SuiteError, match=r"may not use core 7; it may use 0, 1"):
         usable_cpus("1,7", (0, 1))
     for wrong in ("two", "3-1", "1,,2", "-1", "1-"):
-        with pytest.raises(SuiteError, match="is no list of cores"):
+        with pytest.raises(SuiteError, match="is not a list of cores"):
             usable_cpus(wrong, (0, 1, 2, 3))
 
 

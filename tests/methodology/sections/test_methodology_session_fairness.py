@@ -162,7 +162,7 @@ def test_no_clause_about_requests_is_met() -> None:
     assert len(own) >= 12
     assert {str(each.status) for each in own} <= {"unmet", "not_applicable"}
     for clause in ("P-5.6.2-classes", "P-5.6.3-isolated-baseline", "P-5.6.4-jain", "P-5.6.4-starvation"):
-        assert "requests that are no turns of sessions" in told[clause].reason
+        assert "requests that are not turns of sessions" in told[clause].reason
     assert str(found.verdict) == "not_compliant"
 
 

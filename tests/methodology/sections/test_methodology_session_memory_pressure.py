@@ -45,7 +45,7 @@ def slots(plan: LoadPlan) -> int:
 
 
 def waits_ms(request: PlannedRequest, plan: LoadPlan) -> float:
-    """10 ms; of returning turns 100 ms beyond 16 sessions at once, whose history has to be computed again."""
+    """10 ms; of returning turns 100 ms beyond 16 sessions at once, whose history must be computed again."""
     assert request.turn is not None
     return 100.0 if request.turn.number > 1 and slots(plan) > 16 else 10.0
 

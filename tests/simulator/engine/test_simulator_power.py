@@ -169,11 +169,11 @@ def test_the_face_of_nvml_has_its_units_and_its_lost_gpu() -> None:
     [
         ("step_w=3", "step_w is 3.0, but without idle_w nothing is known of power"),
         ("power_fault=silent", "power_fault is silent, but without idle_w"),
-        ("idle_w=-1", "idle_w is -1; it has to be 0 or more"),
-        ("idle_w=1&decode_mj_per_token=nan", "decode_mj_per_token is nan; it has to be 0 or more"),
+        ("idle_w=-1", "idle_w is -1; it must be 0 or more"),
+        ("idle_w=1&decode_mj_per_token=nan", "decode_mj_per_token is nan; it must be 0 or more"),
         (
             "idle_w=1&power_fault=gone",
-            "it has to be one of counter_resets, counter_stands, device_gone, silent",
+            "it must be one of counter_resets, counter_stands, device_gone, silent",
         ),
     ],
 )

@@ -33,7 +33,7 @@ def test_hits_equal_the_hand_count() -> None:
     assert cached(engine, first) == 0
     assert cached(engine, [*range(8), 77, 78, 79]) == 8  # two full blocks in common
     assert cached(engine, [*range(6), 66, 67, 68]) == 4  # the second differs
-    assert cached(engine, list(range(8))) == 4  # the last token has to be computed, and with it its block
+    assert cached(engine, list(range(8))) == 4  # the last token must be computed, and with it its block
     assert cached(engine, [50, *range(1, 10)]) == 0  # a prefix begins at the beginning
     assert (engine.totals.prefix_query_tokens, engine.totals.prefix_hit_tokens) == (10 + 11 + 9 + 8 + 10, 16)
 

@@ -128,7 +128,7 @@ def test_the_number_that_think_at_a_time_is_limited_and_output_overtakes() -> No
         ({"output_kv_share": 0.3}, "only scheduler=phase"),
         ({"scheduler": "phase", "output_kv_share": 1}, "below 1"),
         ({"scheduler": "phase", "output_kv_share": 0.99}, "leaves 330 of 33024 blocks"),
-        ({"max_waiting": 0}, "max_waiting is 0; it has to be 1 or more, or none"),
+        ({"max_waiting": 0}, "max_waiting is 0; it must be 1 or more, or none"),
         ({"scheduler": "fifo"}, "one of fcfs, priority, shortest, phase"),
     ],
 )

@@ -44,11 +44,11 @@ def test_all_mistakes_are_listed_together() -> None:
         "7 mistakes",
         "unknown preset 'fats'; did you mean 'fast'?",
         "unknown option 'max_num_seq'; did you mean 'max_num_seqs'?",
-        "seed is 'x'; it has to be a whole number",
+        "seed is 'x'; it must be a whole number",
         "option 'seed' is given twice",
         "'what' is not of the form option=value",
-        "step_base_us is nan; it has to be above 0",
-        "max_num_seqs is 0; it has to be 1 or more",
+        "step_base_us is nan; it must be above 0",
+        "max_num_seqs is 0; it must be 1 or more",
         *PRESETS,
     ):
         assert part in message
@@ -69,7 +69,7 @@ def test_all_mistakes_are_listed_together() -> None:
         ("seed=1&seed=2", "given twice"),
         ("provenance=mine", "unknown option"),
         ("seed=", "seed is ''"),
-        ("kv_blocks=0", "kv_blocks is 0; it has to be 1 or more"),
+        ("kv_blocks=0", "kv_blocks is 0; it must be 1 or more"),
         ("kv_block_tokens=0", "kv_block_tokens is 0"),
         ("kv_blocks=100", "holds 1600 tokens, less than one sequence of context_limit_tokens .131584"),
         ("kv_blocks=100000", "4 GiB of weights and 24.4 GiB of KV cache .* exceed the 16 GiB"),
@@ -84,7 +84,7 @@ def test_all_mistakes_are_listed_together() -> None:
         ("input_refusal_share=1.1", "a share from 0 to 1"),
         ("output_filter_window_tokens=0", "output_filter_window_tokens"),
         ("think_spread=-1", "think_spread"),
-        ("think_mean_tokens=0", "think_mean_tokens is 0; it has to be 1 or more, or none"),
+        ("think_mean_tokens=0", "think_mean_tokens is 0; it must be 1 or more, or none"),
     ],
 )
 def test_impossible_figures_are_refused(options: str, named: str) -> None:

@@ -56,10 +56,10 @@ def test_every_mistake_of_every_part_is_said_at_once() -> None:
         "did you mean 'reset'",
         "fault_rate is 2",
         "did you mean 'finish'",
-        "done_marker is 'yes'; it has to be true or false",
+        "done_marker is 'yes'; it must be true or false",
         "blank_every is -1",
         "'seed' is given twice",
-        "tokens_per_chunk is 'x'; it has to be a whole number",
+        "tokens_per_chunk is 'x'; it must be a whole number",
         "'loose' is not of the form option=value",
     ):
         assert said in text

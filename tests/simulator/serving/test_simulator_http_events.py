@@ -84,12 +84,12 @@ def test_faults_have_the_outcome_that_they_have_on_the_other_apis() -> None:
     ("path", "body", "status", "words"),
     [
         ("responses", {"input": "x", "stream": False}, 400, "streamed only"),
-        ("responses", {"input": 7, "stream": True}, 400, "input has to be"),
+        ("responses", {"input": 7, "stream": True}, 400, "input must be"),
         ("responses", [1], 400, "JSON object"),
-        ("../api/chat", {"messages": 7}, 400, "messages has to be a list"),
-        ("../api/generate", {"prompt": "x", "options": {"num_predict": 0}}, 400, "num_predict has to be"),
+        ("../api/chat", {"messages": 7}, 400, "messages must be a list"),
+        ("../api/generate", {"prompt": "x", "options": {"num_predict": 0}}, 400, "num_predict must be"),
         ("../api/generate", {"prompt": "x", "stream": False}, 400, "streamed only"),
-        ("messages", {"messages": [], "max_tokens": 3}, 400, "messages has to be a list"),
+        ("messages", {"messages": [], "max_tokens": 3}, 400, "messages must be a list"),
         ("messages", {"messages": [{"role": "user", "content": "x"}]}, 400, "max_tokens is missing"),
         (
             "messages",

@@ -167,7 +167,7 @@ def test_an_unstreamed_call_has_its_arguments_whole(fast: EmbeddedEngine) -> Non
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"tools": "weather"}, "tools has to be a list of functions"),
+        ({"tools": "weather"}, "tools must be a list of functions"),
         ({"tools": [{"type": "function"}]}, "has no function with a name"),
         ({"tools": [TOOL], "tool_choice": {"function": {"name": "x"}}}, "the name of one of the tools"),
         ({"response_format": {"type": "json_schema"}}, "neither tools nor a schema"),
