@@ -372,6 +372,7 @@ _WANTED = {
     "float_type": "give a number",
     "finite_number": "give a finite number",
     "int_parsing": "give a whole number",
+    "int_from_float": "give a whole number",
     "int_type": "give a whole number",
     "greater_than": "give a number above {gt:g}",
     "greater_than_equal": "give {ge:g} or more",

@@ -93,7 +93,7 @@ class StructuredOutput:
 
     @property
     def calls(self) -> bool:
-        """Whether the answer has to be a tool call."""
+        """Whether the answer must be a tool call."""
         return not self.schema
 
     def check(self, text: str, calls: Sequence[Call], *, cut: bool) -> str:
@@ -162,13 +162,13 @@ def schema_mistakes(schema: Any, where: str) -> list[str]:
     if not isinstance(schema.get("type"), str) or schema["type"] not in TYPES:
         mistakes.append(f"{where}.type is {shown(schema.get('type'))}: give one of {', '.join(TYPES)}")
     if not isinstance(schema.get("additionalProperties", True), bool):
-        mistakes.append(f"{where}.additionalProperties has to be true or false")
+        mistakes.append(f"{where}.additionalProperties must be true or false")
     if not isinstance(schema.get("enum", []), list):
-        mistakes.append(f"{where}.enum has to be a list")
+        mistakes.append(f"{where}.enum must be a list")
     properties, required = schema.get("properties", {}), schema.get("required", [])
     names = isinstance(required, list) and all(isinstance(name, str) for name in required)
     if not isinstance(properties, Mapping) or not names:
-        return [*mistakes, f"{where}.properties has to be an object, and {where}.required a list of names"]
+        return [*mistakes, f"{where}.properties must be an object, and {where}.required a list of names"]
     for name, each in properties.items():
         mistakes += schema_mistakes(each, f"{where}.{name}")
     return mistakes + (schema_mistakes(schema["items"], f"{where}[]") if "items" in schema else [])
@@ -322,7 +322,7 @@ def scorer_mistakes(scorer: str) -> list[str]:
     if kind == "python" and rest.count(":") == 1 and all(rest.split(":")):
         return []
     forms = f"{', '.join(SCORERS)}, regex:PATTERN or python:MODULE:FUNCTION"
-    return [f"scorer is {shown(scorer)}; it has to be {forms}"]
+    return [f"scorer is {shown(scorer)}; it must be {forms}"]
 
 
 def _answer_mistakes(answer: str, scorer: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from plugin_suite import Suite
 from pytest_apart import WITHOUT_OTHERS
 
-# What raises in a test of each kind: the verdicts themselves, so that nothing must be measured.
+# What raises in a test of each kind: the verdicts themselves, so that nothing has to be measured.
 SUITE = """
 import pytest
 from pytest_llmbench.errors import StoreError, SuiteError, SUTError

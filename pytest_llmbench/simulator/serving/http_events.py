@@ -69,13 +69,13 @@ def parse_response_create(message: str | bytes | None, model: str) -> ResponseCr
         raise RefusalError(400, f"the message is not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("type") != CREATE:
         shown = json.dumps(content.get("type") if isinstance(content, dict) else content)[:60]
-        raise RefusalError(400, f"the message has to be an object of type {CREATE!r}, not {shown}", "type")
+        raise RefusalError(400, f"the message must be an object of type {CREATE!r}, not {shown}", "type")
     inner = content.get("response", content)
     if not isinstance(inner, dict):
-        raise RefusalError(400, "response has to be an object", "response")
+        raise RefusalError(400, "response must be an object", "response")
     metadata, previous = inner.get("metadata"), inner.get("previous_response_id")
     if previous is not None and not isinstance(previous, str):
-        raise RefusalError(400, "previous_response_id has to be a string", "previous_response_id")
+        raise RefusalError(400, "previous_response_id must be a string", "previous_response_id")
     request = replace(parse_response(inner, model), stream=True)
     own_id = metadata.get("request_id") if isinstance(metadata, dict) else None
     return ResponseCreate(request, own_id if isinstance(own_id, str) else None, previous)

@@ -91,8 +91,8 @@ def test_a_branch_that_cannot_be_moved_is_told(monkeypatch: pytest.MonkeyPatch) 
     ("where", "said"),
     [
         ("main", "the branch main is checked out"),
-        ("a..b", "is no branch"),
-        ("", "is no branch"),
+        ("a..b", "is not a branch"),
+        ("", "is not a branch"),
         ("history:../up", "is not a branch with a directory"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_device_whose_energy_is_not_known_voids_the_sum_and_is_told() -> None:
     assert result.metrics["ttft.p50"].point is not None
     assert [str(note) for note in result.notes] == [
         "telemetry: nvml the process that samples ended, 2 s after the start: exit status 9",
-        "the energy of model (gpu-1) is unknown: it went while the load ran",
+        "the energy of model (gpu-1) is not known: it went while the load ran",
     ]
     (table,) = (each for each in result.tables if each.id == "machine")
     assert [row[1] for row in table.rows] == ["300 W", "not measured"]
