@@ -107,7 +107,7 @@ class ClockLine:
 
     @property
     def same(self) -> bool:
-        """Whether nothing must be added."""
+        """Whether nothing has to be added."""
         return self.start.offset_ns == self.end.offset_ns == 0
 
     def ours(self, theirs_ns: int) -> int:
