@@ -160,6 +160,10 @@ class BenchSession:
     ) -> Bench:
         return Bench(self, _as_sut(sut), warmup, on_missing, set_up)
 
+    def facts(self, sut: SUT | str, set_up: SetUp | None = None) -> Facts:
+        """What is known of the system before any load. SUTError if it does not answer."""
+        return self._opened(_as_sut(sut), "llm_sut", set_up=set_up).facts
+
     def client(self, sut: SUT | str, set_up: SetUp | None = None) -> LLMClient:
         """A client for single requests. Raises SuiteError for a replay, SUTError if the system does not
         answer."""

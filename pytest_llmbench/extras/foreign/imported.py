@@ -13,7 +13,7 @@ import re
 import shutil
 import types
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,9 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.marks import llmbench
 from pytest_llmbench.model.facts import EndpointFact, SUTFact
+from pytest_llmbench.plugin.fixtures import set_up_of_sut
 from pytest_llmbench.plugin.options import has_endpoint, values
+from pytest_llmbench.plugin.session import SESSION, failing_in_words
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
@@ -118,7 +120,6 @@ def _words(server: Server) -> str:
 def recipe_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the server that a recipe asks for, which is launched."""
     from pytest_llmbench import launched_server
-    from pytest_llmbench.plugin.session import failing_in_words
 
     server: Server | None = request.param
     if (absent := _absent(server)) or server is None:
@@ -154,6 +155,28 @@ def llm_sut(request: pytest.FixtureRequest, recipe_server: str) -> SUT:
     return SUT(recipe_server, api=api, ignore_eos=ignore_eos)
 
 
+def _model_check(recipes: Mapping[str, Recipe]) -> object:
+    """A fixture that fails a test before any load where its recipe is about another model."""
+
+    @pytest.fixture(autouse=True)
+    def model_of_the_recipe(request: pytest.FixtureRequest) -> None:
+        recipe = recipes[request.node.originalname]
+        if recipe.model is None or values(request.config)["model"]:
+            return
+        with failing_in_words():
+            sut = request.getfixturevalue("llm_sut")
+            facts = request.config.stash[SESSION].bench_session.facts(sut, set_up_of_sut(request))
+        served = facts.value(EndpointFact.MODEL) or facts.value(SUTFact.MODEL_NAME)
+        if recipe.model != served:
+            pytest.fail(
+                f"{recipe.name} is about the model {recipe.model}, and the endpoint serves {served}: select "
+                "with -k, or say with --llm-model that it is the same",
+                pytrace=False,
+            )
+
+    return model_of_the_recipe
+
+
 class ImportedModule(pytest.Module):
     """A module without source: it has a function for each recipe, and the fixtures that launch servers."""
 
@@ -162,9 +185,12 @@ class ImportedModule(pytest.Module):
 
     def _getobj(self) -> types.ModuleType:
         module: Any = types.ModuleType(self.path.stem)
+        named = dict(_named(self.recipes))
         if self.launches:
             module.recipe_server, module.llm_sut = recipe_server, llm_sut
-        for name, recipe in _named(self.recipes):
+        else:
+            module.model_of_the_recipe = _model_check(named)
+        for name, recipe in named.items():
             setattr(module, name, _function(name, recipe, self.path, launches=self.launches))
         return module  # type: ignore[no-any-return]
 
@@ -182,15 +208,7 @@ def _named(recipes: Iterable[Recipe]) -> Iterable[tuple[str, Recipe]]:
 
 
 def _function(name: str, recipe: Recipe, path: Path, *, launches: bool) -> Callable[..., None]:
-    def measured(llm_result: TestResult, pytestconfig: pytest.Config) -> None:
-        facts, asked = llm_result.facts, recipe.model
-        served = facts.value(EndpointFact.MODEL) or facts.value(SUTFact.MODEL_NAME)
-        if not (launches or values(pytestconfig)["model"]) and asked not in (None, served):
-            pytest.fail(
-                f"{recipe.name} is about the model {asked}, and {served} was measured: select with -k, "
-                "or say with --llm-model that it is the same",
-                pytrace=False,
-            )
+    def measured(llm_result: TestResult) -> None: ...
 
     def left_out() -> None: ...
 

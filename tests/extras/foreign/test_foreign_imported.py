@@ -118,12 +118,13 @@ def test_a_list_stands_beside_the_tests_of_a_suite_and_is_collected_once(suite: 
         assert sorted(line for line in result.outlines if "::" in line) == found
 
 
-def test_another_model_than_the_list_is_about_fails(suite: Suite) -> None:
+def test_another_model_than_the_list_is_about_is_an_error_before_any_load(suite: Suite) -> None:
     client = ONE_ROW["client_parameters"] | {"model": "llama"}
     written(suite.path, "serving-tests.json", [ONE_ROW | {"client_parameters": client}])
     result = suite.measure("replay", LIST)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*is about the model llama, and sim-fast was measured*"])
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*is about the model llama, and the endpoint serves sim-fast*"])
+    assert not [*(suite.path / "out").rglob("*.jsonl")]
 
 
 @pytest.mark.parametrize(("name", "run"), RUN.items())
