@@ -42,7 +42,7 @@ def as_python(value: Any) -> Any:
 
 
 class LLMBenchError(Exception):
-    """Base of all our exceptions. Says what is wrong, where, and what to do about it."""
+    """Base of all exceptions of this package. The message says what is wrong, where, and what to do."""
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         # Servers repeat what they were sent, and users name URLs with keys in them.
@@ -89,7 +89,7 @@ class UnknownMarkerError(SuiteError, AttributeError):
 
 
 class SUTError(LLMBenchError):
-    """The system under test cannot be measured: names the URL, the cause and the remedy."""
+    """The system under test cannot be measured. The message names the URL, the cause and the remedy."""
 
 
 class NotReadyError(SUTError):
@@ -97,14 +97,14 @@ class NotReadyError(SUTError):
 
 
 class RequestFailedError(LLMBenchError):
-    """A request of ``llm_client`` did not end well."""
+    """A request of ``llm_client`` failed."""
 
     reply: Any = None
     """The :class:`~pytest_llmbench.Reply` with what was received."""
 
 
 class GeneratorError(LLMBenchError):
-    """The load generator cannot go on, for a reason that is ours and not the SUT's."""
+    """The load generator cannot continue. The cause is on its side, not in the SUT."""
 
 
 class StoreError(LLMBenchError):

@@ -370,10 +370,10 @@ _FRAME = (
 
 
 def load_report(path: str | os.PathLike[str]) -> LoadedReport:
-    """Read ``report.json``, or that of a directory. Records are read when they are first asked for.
+    """Read ``report.json``, given its path or its directory. Records are read on first use.
 
-    Reports of this major version of the schema are read, of no newer minor one. StoreError for any other, and
-    for a file that is missing or damaged.
+    Reads reports of this major version of the schema, up to this minor version. Raises StoreError for any
+    other version, and for a file that is missing or damaged.
     """
     given = Path(path)
     file = given / REPORT_NAME if given.is_dir() else given

@@ -48,17 +48,17 @@ _SENT = "send_request_body.complete"
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of one request: read as the replies of a load are, with the stamps of this process.
+    """The outcome of one request. The client reads it like a reply of a load, and this process stamps it.
 
-    Instants are taken when a read returns to Python, in the loop of the test and beside whatever else runs in
-    it: enough to say that a reply came in time, not to compare milliseconds. For that there are the markers.
+    Instants are taken when a read returns to Python, in the event loop of the test, which may be busy. They
+    show that a reply came in time. To compare milliseconds, use the markers.
     """
 
     text: str
     """All visible output as one text."""
     reasoning: str
     record: RequestRecord = field(repr=False)
-    """The record that a load would have made of the request."""
+    """The record that a load would make of the request."""
 
     @property
     def ok(self) -> bool:
@@ -71,12 +71,12 @@ class Reply:
 
     @property
     def error(self) -> str | None:
-        """Why the reply is not ``ok``, in a sentence without secrets; None if it is."""
+        """Why the reply is not ``ok``, in a sentence without secrets; None if it is ``ok``."""
         return None if self.record.error is None else outward(self.record.error)
 
     @property
     def status(self) -> int | None:
-        """HTTP status of the answer; None where there was none."""
+        """HTTP status of the answer; None without an answer."""
         return self.record.http_status
 
     @property
@@ -86,25 +86,25 @@ class Reply:
     @property
     def input_tokens(self) -> int | None:
         """Tokens of the prompt, as counted by the server, else by the tokenizer of the SUT file, else by the
-        reference tokenizer; None where nobody counted."""
+        reference tokenizer; None if there is no count."""
         return self.record.input_tokens
 
     @property
     def output_tokens(self) -> int | None:
-        """Tokens of the output, counted by the source that ``record.token_source`` names; None where nobody
-        counted."""
+        """Tokens of the output, counted by the source that ``record.token_source`` names; None if there is no
+        count."""
         return self.record.output_tokens
 
     @property
     def ttft_ms(self) -> float | None:
         """Time to first token in milliseconds: from the last byte of the request to the first visible text
-        that is more than white space. None where there was none."""
+        that is more than white space. None if no such text came."""
         return _between_ms(self.record.submitted_ns, self.record.first_content_ns)
 
     @property
     def latency_ms(self) -> float | None:
-        """Time from the last byte of the request to the end of the reply, in milliseconds; None where it did
-        not end."""
+        """Time from the last byte of the request to the end of the reply, in milliseconds; None if it did not
+        end."""
         return _between_ms(self.record.submitted_ns, self.record.finished_ns)
 
     @property
@@ -157,14 +157,14 @@ class LLMClient:
         timeout_s: float = 120.0,
         check: bool = True,
     ) -> ReplyStream:
-        """Prepare a request; it is sent when its chunks are iterated over: ``async for chunk in
-        …stream("Hello")``.
+        """Prepare a request. Iterating over its chunks sends it: ``async for chunk in …stream("Hello")``.
 
-        Each has ``text``, ``reasoning``, ``finish_reason`` and ``stamp_ns``; after the last the stream has
-        its ``reply``. ``prompt`` is text, or a list of messages for a dialect that has some.
-        ``extra_body`` comes over the fields that the SUT file or ``llm_sut`` give. ``timeout_s`` bounds the
-        whole exchange. A request that fails raises :class:`RequestFailedError`, whose ``reply`` has what
-        came; with ``check=False`` its ``reply`` alone says so. Raises SuiteError for what cannot be asked.
+        Each chunk has ``text``, ``reasoning``, ``finish_reason`` and ``stamp_ns``; after the last chunk the
+        stream has its ``reply``. ``prompt`` is text, or a list of messages if the dialect has messages.
+        ``extra_body`` replaces fields of the SUT file and of ``llm_sut``. ``timeout_s`` bounds the whole
+        exchange. A request that fails raises :class:`RequestFailedError`, whose ``reply`` holds what was
+        received; with ``check=False`` nothing is raised, and ``reply.error`` says why. Raises SuiteError for
+        a request that cannot be sent.
         """
         if max_tokens < 1 or not timeout_s > 0:
             raise SuiteError("max_tokens and timeout_s must be more than 0", where="llm_client")
@@ -182,7 +182,7 @@ class LLMClient:
         return ReplyStream(self, request, time.monotonic, timeout_s, check=check)
 
     async def complete(self, prompt: Prompt, **options: Any) -> Reply:
-        """Send a request and return its whole reply, streamed all the same; the keywords are those of
+        """Send a request and return its whole reply. The reply is streamed too; the keywords are those of
         :meth:`stream`."""
         stream = self.stream(prompt, **options)
         async for _ in stream:
@@ -279,7 +279,7 @@ class _Decoder:
 
 
 class ReplyStream:
-    """One request and its reply. Iterate over it, once, for the chunks as they come; then it has a
+    """One request and its reply. Iterate over it once, for the chunks as they arrive. After that it has a
     ``reply``."""
 
     def __init__(

@@ -502,7 +502,7 @@ class Bench:
         self.warmup = warmup
 
     def run(self, plan: LoadPlan) -> Observation:
-        """Send one plan and return the observation; nothing is judged."""
+        """Send one plan and return the observation. Nothing is judged."""
         return self._session.execute(plan, self.sut, self._set_up)
 
     async def run_async(self, plan: LoadPlan) -> Observation:

@@ -46,31 +46,33 @@ class LLMBench:
         A question whose request fails is not answered rightly.
 
         :param dataset: file of questions (JSON, JSONL, CSV, Parquet) instead of ``workload``.
-        :param scorer: of ``dataset``: ``exact`` (default), ``number``, ``choice``, ``contains``,
-            ``regex:PATTERN`` or ``python:MODULE:FUNCTION``.
-        :param prompt_field: of ``dataset``; default: the usual names.
-        :param answer_field: of ``dataset``; default: the usual names.
-        :param max_tokens: output limit of each question of ``dataset`` (256).
-        :param questions: how many are asked; default: all of a data set, at most 1000.
+        :param scorer: how answers of ``dataset`` are scored: ``exact`` (default), ``number``, ``choice``,
+            ``contains``, ``regex:PATTERN`` or ``python:MODULE:FUNCTION``.
+        :param prompt_field: field of ``dataset`` with the prompt; default: the usual names.
+        :param answer_field: field of ``dataset`` with the answer; default: the usual names.
+        :param max_tokens: output limit of each question of ``dataset`` (default 256).
+        :param questions: number of questions; default: the whole data set, at most 1000.
         :param concurrency: questions in flight.
-        :param min_share: of right answers to such questions, judged on the whole confidence interval.
-        :param golden: share of right answers that a trusted system gave to these very questions; or the file
-            with it: ``report.json`` of a session, or a JSON object of shares by the name of the workload.
-        :param min_of_golden: the least share, as a part of ``golden``.
-        :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one
-            of ``--llm-workloads`` with a ``scorer``; or give ``dataset``.
+        :param min_share: least share of right answers to questions like these, judged on the whole confidence
+            interval.
+        :param golden: share of right answers that a trusted system gave to exactly these questions; or the
+            file that holds it: ``report.json`` of a session, or a JSON object that maps workload names to
+            shares.
+        :param min_of_golden: least share of right answers, as a fraction of ``golden``.
+        :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums drawn from
+            the seed), or one of ``--llm-workloads`` with a ``scorer``. Otherwise give ``dataset``.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -117,31 +119,31 @@ class LLMBench:
         Every connection is open and every request on it but for its last byte; then the last bytes of all are
         sent.
 
-        :param max_send_spread_ms: from the first request that leaves to the last.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param max_send_spread_ms: longest time between the first request sent and the last.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
-        :param prompts: requests of the batch.
-        :param max_makespan_s: from the start of the job to the end of its last reply.
-        :param min_total_tok_s: input and output tokens.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
+        :param prompts: requests in the batch.
+        :param max_makespan_s: longest time from the start of the job to the end of its last reply.
+        :param min_total_tok_s: least input and output tokens per second.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -177,29 +179,28 @@ class LLMBench:
 
         :param ttft_p99_ms: criterion: a level passes only if TTFT P99 is at most this. The draft requires a
             choice.
-        :param min_completion: criterion: share of requests that complete.
-        :param initial: requests in flight of the first level.
-        :param maximum: the upper bound of the search; a quick run stops at 64.
+        :param min_completion: criterion: least share of requests that complete.
+        :param initial: requests in flight at the first level.
+        :param maximum: upper bound of the search; a quick run stops at 64.
         :param output_tokens: output limit of every request, instead of the workload's own (AMB-11).
         :param duration_s: shortest duration of a level. Default by scale: 3 / 20 / 60.
-        :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500,
-            "2+": 300}``.
-        :param sessions_per_slot: of sessions: how many a level sends per session in flight. Default by scale:
-            2 / 4 / 10.
-        :param min_sessions: of sessions: like ``min_concurrency`` of requests.
+        :param turn_ttft_p95_ms: with sessions: criterion on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.
+        :param sessions_per_slot: with sessions: sessions that a level sends per session in flight. Default by
+            scale: 2 / 4 / 10.
+        :param min_sessions: with sessions: least capacity in sessions, as ``min_concurrency`` is in requests.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -214,7 +215,7 @@ class LLMBench:
         same_time: str | None = None,
         differences: str | None = None,
     ) -> pytest.MarkDecorator:
-        """Compare several systems (section 6 of the draft); stands beside a marker that measures::
+        """Compare several systems (section 6 of the draft). Use it next to a marker that measures::
 
             @llmbench.ttft(rate=20)
             @llmbench.compare(metrics=["ttft.p50", "output_token_throughput"])
@@ -223,14 +224,14 @@ class LLMBench:
         The systems are those of ``--llm-endpoint NAME=URL``, given once for each. Without this marker such a
         session compares all the same, with these defaults. Differences are shown and fail nothing.
 
-        :param metrics: those that are compared; default: middle and tail of the test's latencies, its rates.
-        :param margin: change up to which systems are called equivalent, as a share.
-        :param claim: False where the systems are shown without saying which one is better.
-        :param normalisation: how other hardware was put on one scale, if not per accelerator and per price.
+        :param metrics: metrics to compare; default: middle and tail of the test's latencies, and its rates.
+        :param margin: largest change, as a share, at which systems count as equivalent.
+        :param claim: False: the report shows the systems and does not say which one is better.
+        :param normalisation: how different hardware was normalised, if not per accelerator and per price.
         :param production_configuration: checklist of section 6.4: how the configurations relate to
             production.
-        :param same_time: checklist: when they were measured; default: in turns, in one session.
-        :param differences: checklist: how they differ; default: what was declared and detected.
+        :param same_time: checklist: when the systems were measured; default: in turns, in one session.
+        :param differences: checklist: how the systems differ; default: what was declared and detected.
         """
 
     @staticmethod
@@ -265,34 +266,34 @@ class LLMBench:
         A mix of request classes against each class alone at equal load. With a mix of workloads of sessions,
         classes of sessions.
 
-        :param classes: default: the draft's short and long requests, mixed 80 to 20.
+        :param classes: request classes; default: the draft's short and long requests, mixed 80 to 20.
         :param load_percent: load in percent of the saturation rate of the mix; the draft advises 70 to 90.
-        :param capacity_rps: known saturation rate of the mix; it replaces the search.
-        :param requests_per_class: fewest requests of a class, in the mix and alone; the rarest class sets the
-            length of the load. Default by scale: 10 / 500 / 500.
+        :param capacity_rps: known saturation rate of the mix in requests per second; it replaces the search.
+        :param requests_per_class: fewest requests of a class, in the mix and alone; the rarest class
+            determines the length of the load. Default by scale: 10 / 500 / 500.
         :param duration_s: shortest duration of the mix. Default by scale: 6 / 60 / 300.
-        :param equal_load: what a class alone has in common with the mix: ``tokens`` per second, or
+        :param equal_load: what a class sends alone at the same rate as the mix: ``tokens`` per second, or
             ``requests`` per second.
-        :param max_starvation: share of starved requests, of all classes or by class.
-        :param max_inflation: of the median TTFT, mix over alone; for all classes or by class.
-        :param ttft_p99_ms: in the mix, for all classes or by class.
-        :param sessions: of sessions: sessions at once, in the mix and for each class alone; default 8.
-        :param sessions_per_class: of sessions: fewest sessions of a class, in the mix and alone. Default by
+        :param max_starvation: largest share of starved requests, for all classes or by class.
+        :param max_inflation: largest ratio of the median TTFT, mix over alone; for all classes or by class.
+        :param ttft_p99_ms: limit on TTFT P99 in the mix, for all classes or by class.
+        :param sessions: with sessions: sessions at once, in the mix and for each class alone; default 8.
+        :param sessions_per_class: with sessions: fewest sessions of a class, in the mix and alone. Default by
             scale: 5 / 100 / 500.
         :param workload: ``synthetic-skewed``, a synthetic workload, a ``ClassMix``; or sessions, ``{"chat":
             ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -336,41 +337,41 @@ class LLMBench:
 
         :param min_share: least share of good requests, judged on the whole confidence interval.
         :param max_schema_violation_rate: largest share of replies that break the requested schema (tool
-            calls, JSON), among those with one.
-        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+            calls, JSON), among replies with one.
+        :param rate: open loop: requests per second; see ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param concurrency: closed loop: requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
-        :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param max_requests: most requests with ``requests="auto"`` (default 5000).
+        :param max_seconds: longest load in seconds with ``requests="auto"``, without the drain.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param steady: closed loop: the limits apply to the steady state, without the first wave and the
-            drain; otherwise to these requests, a finite job.
+            drain; otherwise they apply to exactly these requests, as a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
-        :param max_error_share: error budget; a larger share of failed requests voids the run. By default none
-            does: a failed request is not good, and the limit counts that.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
+        :param max_error_share: error budget; a larger share of failed requests voids the run. By default no
+            share does: a failed request is not good, so the limit counts it.
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -421,36 +422,36 @@ class LLMBench:
 
         Limits hold in every cell.
 
-        :param input_tokens: length of every prompt, or a list.
-        :param output_tokens: length of every reply, or a list.
-        :param exact: prompts of exactly this length by the server's own count, chat template included.
-        :param min_tok_s_per_user: 1000 / mean TPOT in ms.
-        :param min_tok_s_per_gpu: output tokens a second / accelerators that the SUT file declares.
-        :param concurrency: requests in flight, or a list.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param input_tokens: length of every prompt in tokens, or a list of lengths.
+        :param output_tokens: length of every reply in tokens, or a list of lengths.
+        :param exact: prompts have exactly this length by the server's own count, chat template included.
+        :param min_tok_s_per_user: least 1000 / mean TPOT in ms.
+        :param min_tok_s_per_gpu: least output tokens per second / number of accelerators in the SUT file.
+        :param concurrency: requests in flight, or a list of such numbers.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
-        :param prompts: requests of each cell (default: 10 for each in flight, at least 32).
-        :param max_makespan_s: from the start of the job to the end of its last reply.
-        :param min_total_tok_s: input and output tokens.
-        :param workload: leave it out: the lengths say all.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
+        :param prompts: requests in each cell (default: 10 per request in flight, at least 32).
+        :param max_makespan_s: longest time from the start of the job to the end of its last reply.
+        :param min_total_tok_s: least input and output tokens per second.
+        :param workload: leave it out: the lengths define the workload.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -490,23 +491,26 @@ class LLMBench:
         :param capacity_rps: known capacity of the baseline in requests per second; otherwise a search finds
             it.
         :param levels_percent: loads in percent of that capacity.
-        :param duration_s: of a level. Default by scale: 4 / 30 / 60.
-        :param max_overhead_ms: total: E2E with all guardrails minus that of the baseline, at P50.
-        :param max_input_overhead_ms: TTFT with the input filter minus that of the baseline, at P50.
-        :param max_throughput_loss: of maximum output throughput, with all guardrails.
+        :param duration_s: duration of a level. Default by scale: 4 / 30 / 60.
+        :param max_overhead_ms: largest total overhead: E2E P50 with all guardrails minus that of the
+            baseline.
+        :param max_input_overhead_ms: largest overhead of the input filter: TTFT P50 with it minus that of the
+            baseline.
+        :param max_throughput_loss: largest share of maximum output throughput that is lost with all
+            guardrails.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -535,25 +539,27 @@ class LLMBench:
 
         Fails on a difference beyond its margin; undecided is inconclusive.
 
-        :param prompts: new prompts (64), each asked three times.
+        :param prompts: new prompts (default 64); each is asked three times.
         :param concurrency: requests in flight under load.
-        :param margin: by which replies under load may differ in length; share of canned first tokens.
-        :param single_stream_margin: by which repeated and published prompts, sent one at a time, may be
-            faster.
-        :param text_margin: of prompts whose first eight words may be others under load.
+        :param margin: largest difference in the length of replies under load; also the largest share of
+            canned first tokens.
+        :param single_stream_margin: how much faster repeated and published prompts may be, sent one at a
+            time.
+        :param text_margin: largest share of prompts whose first eight words of the reply change under load,
+            less the share that changes without load.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -589,27 +595,27 @@ class LLMBench:
         Inter-token latency, jitter and pauses at shares of the saturation rate. Ceilings hold at every level.
 
         :param levels_percent: loads, in percent of the saturation rate.
-        :param capacity_rps: known saturation rate; it replaces the search.
+        :param capacity_rps: known saturation rate in requests per second; it replaces the search.
         :param method: how tokens are timed (section 4.6.3): ``direct``: one token per chunk; ``A``: gaps
             between chunks; ``B``: tokens arrive with their chunk; ``C``: the server's instants. Default:
             chosen from the stream (AMB-13).
-        :param requests: replies with at least 50 tokens per level, which set the length of the load (default
-            100; a quick run takes what comes).
+        :param requests: replies with at least 50 tokens per level; they determine the length of the load
+            (default 100; a quick run takes as many as it gets).
         :param duration_s: shortest duration of a level. Default by scale: 4 / 30 / 60.
-        :param max_tail_ratio: of P99 / P50.
+        :param max_tail_ratio: largest P99 / P50.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -659,37 +665,37 @@ class LLMBench:
         Limits are on these prompts. One run decides a limit that is far enough away; where it does not, the
         job is run four more times (``runs="auto"``, the default).
 
-        :param prompts: requests of the job.
-        :param max_makespan_s: from the start of the job to the end of its last reply.
-        :param min_total_tok_s: input and output tokens.
-        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param prompts: requests in the job.
+        :param max_makespan_s: longest time from the start of the job to the end of its last reply.
+        :param min_total_tok_s: least input and output tokens per second.
+        :param rate: open loop: requests per second; see ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: highest number of requests in flight, also with ``rate``; default: all.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param concurrency: most requests in flight, also with ``rate``; default: all.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -718,28 +724,28 @@ class LLMBench:
 
         TTFT against input length: scaling exponent and straight line.
 
-        :param lengths: input lengths in tokens, at least three; default: the powers of two from 1024 to
-            131072 (8192 of a quick run; with 512 and 256 where fewer than three fit). Lengths that do not fit
-            the model's context together with the output are left out.
+        :param lengths: input lengths in tokens, at least three. Default: the powers of two from 1024 to
+            131072 (to 8192 in a quick run; 512 and 256 are added where fewer than three fit). Lengths that
+            exceed the model's context together with the output are left out.
         :param concurrency: requests in flight, 1 to 4.
-        :param requests: per length; a limit on P95 needs about 80. Default by scale: 3 / 20 / 20.
-        :param output_tokens: output limit; a value other than the default makes it a custom workload.
-        :param max_exponent: of k in TTFT ∝ length^k.
-        :param max_slope_us: of the straight line, in µs per input token.
-        :param ttft_p95_ms: limits by length: ``{8192: 1500}``.
+        :param requests: requests per length; a limit on P95 needs about 80. Default by scale: 3 / 20 / 20.
+        :param output_tokens: output limit; any value but the default makes it a custom workload.
+        :param max_exponent: largest k in TTFT ∝ length^k.
+        :param max_slope_us: largest slope of the straight line, in µs per input token.
+        :param ttft_p95_ms: limits on TTFT P95 by length: ``{8192: 1500}``.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -776,33 +782,33 @@ class LLMBench:
         contexts wait for their next turn.
 
         :param capacity: requests in flight that count as 100 %, if known; otherwise the search of test 5.5
-            finds them.
-        :param ttft_p99_ms: criterion of the capacity search (default: from the TTFT of one request at a
-            time); of sessions: criterion of every level.
+            finds the number.
+        :param ttft_p99_ms: criterion of the capacity search (default: derived from the TTFT of one request at
+            a time); with sessions: criterion of every level.
         :param levels_percent: loads in percent of capacity; 100 is the base.
-        :param duration_s: of a level. Default by scale: 5 / 30 / 120.
-        :param min_completion: of sessions: criterion of a level; default 0.99.
-        :param sessions: of sessions: levels, as sessions at once.
-        :param sessions_per_slot: of sessions: how many a level sends per session in flight. Default by scale:
-            2 / 4 / 10.
-        :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{"2+":
-            300}``.
-        :param min_turn_hit_rate: of sessions: criterion on the cached share of cacheable tokens, by turn:
-            ``{"2+": 0.9}``.
-        :param min_sessions: of sessions: every level up to this one must meet the criteria.
+        :param duration_s: duration of a level. Default by scale: 5 / 30 / 120.
+        :param min_completion: with sessions: least share that completes, a criterion of every level; default
+            0.99.
+        :param sessions: with sessions: levels, in sessions at once.
+        :param sessions_per_slot: with sessions: sessions that a level sends per session in flight. Default by
+            scale: 2 / 4 / 10.
+        :param turn_ttft_p95_ms: with sessions: criterion on TTFT P95 by turn number, ``{"2+": 300}``.
+        :param min_turn_hit_rate: with sessions: criterion on the cached share of cacheable tokens, by turn
+            number: ``{"2+": 0.9}``.
+        :param min_sessions: with sessions: every level up to this one must meet the criteria.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -866,43 +872,44 @@ class LLMBench:
         It needs ``--llm-api=openai-embeddings``, ``rerank``, ``score`` or ``logprobs``. Nothing is generated,
         so there is no TTFT, no ITL and no output token. Limits are judged on the whole confidence interval.
 
-        :param latency_p95_ms: of the time from the last byte of the request to the last byte of the reply.
-        :param min_requests_per_s: of requests that ended well.
-        :param min_input_tokens_per_s: of the input of requests that ended well.
-        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param latency_p95_ms: limit on P95 of the time from the last byte of the request to the last byte of
+            the reply.
+        :param min_requests_per_s: least rate of successful requests.
+        :param min_input_tokens_per_s: least rate of input tokens of successful requests.
+        :param rate: open loop: requests per second; see ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param concurrency: closed loop: requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
-        :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param max_requests: most requests with ``requests="auto"`` (default 5000).
+        :param max_seconds: longest load in seconds with ``requests="auto"``, without the drain.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param steady: closed loop: the limits apply to the steady state, without the first wave and the
-            drain; otherwise to these requests, a finite job.
-        :param workload: name of a workload, a workload object, or weights by name; of one that asks for
-            outputs the inputs alone.
+            drain; otherwise they apply to exactly these requests, as a finite job.
+        :param workload: name of a workload, a workload object, or weights by name; where a workload asks for
+            outputs, only its inputs are sent.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -945,33 +952,33 @@ class LLMBench:
 
         :param disabled: SUT variant with the prefix cache switched off.
         :param enabled: SUT variant with the prefix cache switched on.
-        :param min_ttft_reduction: at P50.
-        :param min_throughput_improvement: closed loop only.
-        :param sessions: of sessions: sessions at once (default 8); leave it out with ``rate``, the rate of
-            their starts.
-        :param total_sessions: of sessions: measured sessions per run. Default by scale: 10 / 200 / 500.
-        :param min_turn_hit_rate: of sessions: least cached share of cacheable tokens, by turn: ``{"2+":
-            0.9}``.
-        :param min_turn_ttft_reduction: of sessions: at P50, by turn.
-        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
-            ``trace``: without ``rate``, when the trace of the workload says.
+        :param min_ttft_reduction: least reduction of TTFT P50.
+        :param min_throughput_improvement: least improvement of throughput; closed loop only.
+        :param sessions: with sessions: sessions at once (default 8); leave it out with ``rate``, which is
+            then the rate of session starts.
+        :param total_sessions: with sessions: measured sessions per run. Default by scale: 10 / 200 / 500.
+        :param min_turn_hit_rate: with sessions: least cached share of cacheable tokens, by turn number:
+            ``{"2+": 0.9}``.
+        :param min_turn_ttft_reduction: with sessions: least reduction of TTFT P50, by turn number.
+        :param rate: open loop: requests per second; see ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma``, or a process of an extra;
+            ``trace``: the instants of the workload's trace, without ``rate``.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param concurrency: closed loop: requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1021,47 +1028,49 @@ class LLMBench:
 
         Limits (``*_ms``, ``max_*``) are ceilings, judged on the whole confidence interval.
 
-        :param ttot_p95_ms: of the time from the end of thinking to the first visible content.
-        :param ttfo_p95_ms: of the time from submission to the first visible content.
-        :param output_itl_p99_ms: of the gaps between tokens from the first visible content on.
-        :param max_think_tokens_mean: of the reasoning tokens of a reply that reasoned.
-        :param max_think_share: of reasoning tokens among all output tokens.
-        :param max_budget_force_rate: of replies whose reasoning the server ended.
-        :param max_critical_evictions: evictions of requests in their output phase, as the server counts them;
-            0 allows none.
-        :param rate: open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).
+        :param ttot_p95_ms: limit on P95 of the time from the end of thinking to the first visible content.
+        :param ttfo_p95_ms: limit on P95 of the time from submission to the first visible content.
+        :param output_itl_p99_ms: limit on P99 of the gaps between tokens, starting at the first visible
+            content.
+        :param max_think_tokens_mean: largest mean number of reasoning tokens, over replies that reasoned.
+        :param max_think_share: largest share of reasoning tokens among all output tokens.
+        :param max_budget_force_rate: largest share of replies whose reasoning the server ended.
+        :param max_critical_evictions: most evictions of requests in their output phase, as the server counts
+            them; 0 allows none.
+        :param rate: open loop: requests per second (default 1); see ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: closed loop, requests in flight, instead of ``rate``.
+        :param concurrency: closed loop: requests in flight, instead of ``rate``.
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
-        :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param max_requests: most requests with ``requests="auto"`` (default 5000).
+        :param max_seconds: longest load in seconds with ``requests="auto"``, without the drain.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param steady: closed loop: the limits apply to the steady state, without the first wave and the
-            drain; otherwise to these requests, a finite job.
-        :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
+            drain; otherwise they apply to exactly these requests, as a finite job.
+        :param workload: name of a workload, or a workload object; limits on one class of a mix go into
+            ``slo``.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1116,44 +1125,45 @@ class LLMBench:
         The disturbance is a stage of the load, ``arrival=spike(…)``, or what happens to the system while load
         of one ``rate`` is running.
 
-        :param holds: what holds again: ceilings of percentiles of latencies, ``[ttft.p95 <= 1000 * ms]``
-            (default).
-        :param max_recovery_s: until the limits hold again.
-        :param window_s: length of the windows of time in each of which the limits hold or do not.
-        :param after: stage with whose begin the time begins (default: the last one); without stages it begins
-            with the first request that breaks the limits.
-        :param event: command that the shell runs while load is running: a restart, a fail-over.
-        :param event_at_s: from the start of the load to ``event``, with which the time then begins.
-        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param holds: limits that must hold again: ceilings on latency percentiles, ``[ttft.p95 <= 1000 *
+            ms]`` (default).
+        :param max_recovery_s: longest time until the limits hold again.
+        :param window_s: length of a time window; the limits are checked in each window.
+        :param after: stage whose start begins the recovery time (default: the last one); without stages it
+            begins with the first request that breaks the limits.
+        :param event: shell command that runs during the load: a restart, a fail-over.
+        :param event_at_s: time from the start of the load to ``event``, which then begins the recovery time.
+        :param rate: open loop: requests per second; see ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
-        :param prompts: requests of a load without an end (default 1000).
-        :param max_makespan_s: from the start of the job to the end of its last reply.
-        :param min_total_tok_s: input and output tokens.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
+        :param prompts: requests of a load that has no end of its own (default 1000).
+        :param max_makespan_s: longest time from the start of the job to the end of its last reply.
+        :param min_total_tok_s: least input and output tokens per second.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
-        :param max_error_share: largest share of failed requests: here they are data.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
+        :param max_error_share: largest share of failed requests; the default allows any, because failures are
+            part of the result.
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1201,48 +1211,50 @@ class LLMBench:
 
         Conversations and agents, whose turns wait for one another.
 
-        :param job_p50_s: median of job times, first turn due to last end.
-        :param job_p95_s: the 95th percentile of job times.
-        :param ttft_p95_ms: TTFT of all turns.
-        :param turn_ttft_p95_ms: TTFT by number of the turn, ``{1: 500, "2+": 300}``.
-        :param ttft_ms: a session is good if every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the
-            job ``job_s``, where given.
-        :param min_session_goodput: least share of good sessions among all.
-        :param max_slowdown: median of job time under load / alone.
-        :param max_llm_slowdown: the same for LLM time, without pauses.
-        :param probe_sessions: sessions of each run that are sent alone before the load, one at a time, for
+        :param job_p50_s: limit on the median job time: from the instant at which the first turn is due to the
+            last end.
+        :param job_p95_s: limit on P95 of the job time.
+        :param ttft_p95_ms: limit on TTFT P95 of all turns.
+        :param turn_ttft_p95_ms: limit on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.
+        :param ttft_ms: limit of a good session: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and
+            the job keeps ``job_s``, where given.
+        :param min_session_goodput: least share of good sessions among all sessions.
+        :param max_slowdown: largest median ratio of job time, under load / alone.
+        :param max_llm_slowdown: largest median ratio of LLM time (job time without pauses), under load /
+            alone.
+        :param probe_sessions: sessions that each run sends alone before the load, one at a time, for
             comparison (default 40 if the slowdown has a limit, else 0: not measured).
         :param find: ``jobs_per_hour``: search for the highest rate of session starts that keeps all limits of
-            the marker, instead of one load; ``min_jobs_per_hour`` implies it.
-        :param initial: of a search: jobs per hour of the first level (default 200).
-        :param maximum: of a search: its upper bound (default 6,400).
-        :param duration_s: of a search: time in which sessions of a level start, or five times the pauses of a
-            session if that is longer; ``total_sessions`` is their fewest number (10 / 100 / 500). Default by
-            scale: 30 / 300 / 900.
-        :param rate: open loop, session starts per second.
-        :param arrival: ``trace``: without ``rate``, at the instants of the workload's trace.
-        :param speedup: of a trace: factor by which sessions start faster; pauses stay.
+            the marker, instead of one load; ``min_jobs_per_hour`` implies the search.
+        :param initial: search: jobs per hour at the first level (default 200).
+        :param maximum: search: upper bound in jobs per hour (default 6,400).
+        :param duration_s: search: time in which the sessions of a level start, or five times the pauses of a
+            session if that is longer; ``total_sessions`` is the fewest sessions of a level (10 / 100 / 500).
+            Default by scale: 30 / 300 / 900.
+        :param rate: open loop: session starts per second.
+        :param arrival: ``trace``: sessions start at the instants of the workload's trace, without ``rate``.
+        :param speedup: with a trace: factor by which sessions start faster; pauses stay as they are.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param sessions: closed loop, sessions at once (default 8).
-        :param total_sessions: measured sessions (default 500, quick 10; of a trace all).
-        :param steady: closed loop: the sessions are a sample of a steady state with this many at once, not a
-            job that is exact in each run.
+        :param sessions: closed loop: sessions at once (default 8).
+        :param total_sessions: measured sessions (default 500, quick 10; with a trace all).
+        :param steady: closed loop: the sessions are a sample of a steady state with this many at once;
+            otherwise they are a job that is exact in each run.
         :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
             trace with ``sessions = true`` or an object.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
-        :param max_error_share: error budget, of turns and cut-off sessions.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
+        :param max_error_share: error budget for turns and cut-off sessions.
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1272,25 +1284,25 @@ class LLMBench:
 
         Limits are judged on the whole confidence interval.
 
-        :param prompts: requests of the load. Default by scale: 32 / 128 / 512.
+        :param prompts: requests in the load. Default by scale: 32 / 128 / 512.
         :param concurrency: requests in flight.
         :param without: SUT variant with speculation off, for ``min_speedup``.
-        :param min_acceptance_length: tokens that a step gives to a request.
-        :param min_acceptance_rate: of the guessed tokens.
-        :param min_speedup: TPOT with speculation off / on; the load is sent to both.
+        :param min_acceptance_length: least tokens per request and step.
+        :param min_acceptance_rate: least share of guessed tokens that are accepted.
+        :param min_speedup: least TPOT with speculation off / on; both get the same load.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1336,32 +1348,32 @@ class LLMBench:
         saturates.
 
         :param load_model: ``open`` (default), or ``closed``; a concurrency range makes it closed.
-        :param rate_step: open loop: the search between ``min_rate`` and ``max_rate`` ends when its bracket is
-            this narrow, in requests per second.
-        :param arrival: of an open loop, as for ``ttft``.
+        :param rate_step: open loop, requests per second: the search between ``min_rate`` and ``max_rate``
+            ends when its bracket is this narrow.
+        :param arrival: open loop: arrival process, as for ``ttft``.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency_step: closed loop: the same for requests in flight, between ``min_concurrency`` and
-            ``max_concurrency``.
+        :param concurrency_step: closed loop, requests in flight: the search between ``min_concurrency`` and
+            ``max_concurrency`` ends when its bracket is this narrow.
         :param duration_s: duration of the reported level, ramp-up included. Default by scale: 6 / 60 / 300.
         :param probe_s: duration of a level of the search; longer if fewer than 20 requests would arrive.
             Default by scale: 4 / 20 / 60.
-        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
-            highest that meets them.
+        :param tpot_p99_ms: with ``ttft_p99_ms``: limits on latency; the constrained throughput is the highest
+            that meets them.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1393,25 +1405,25 @@ class LLMBench:
 
         The load is open: a closed loop shows nothing beyond capacity.
 
-        :param capacity_rps: capacity in requests per second, from published figures or an earlier test; else
-            found by a search.
+        :param capacity_rps: capacity in requests per second, from published figures or an earlier test;
+            otherwise a search finds it.
         :param levels_percent: loads in percent of capacity; ``quick`` takes five of them, ``full`` adds the
             default ones.
         :param duration_s: duration of a level, ramp-up included. Default by scale: 4 / 30 / 60.
-        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency that the operating point must meet.
+        :param tpot_p99_ms: with ``ttft_p99_ms``: limits on latency that the operating point must meet.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1453,39 +1465,39 @@ class LLMBench:
         Limits (``*_ms``) are ceilings in milliseconds, judged on the whole confidence interval.
 
         :param bucket_limits: limits per input-length bucket, ``{"0-256": {"p95_ms": 300}}``.
-        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param rate: open loop: requests per second; see ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says; ``[(0, 5), (60, 50), (90, 0)]``,
             ``ramp``, ``steps`` or ``spike``: stages, without ``rate``, each of a second and the rate from
             then on.
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
-        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param concurrency: closed loop: requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
-        :param max_requests: with ``requests="auto"``: never more (default 5000).
-        :param max_seconds: with ``requests="auto"``: never longer, without the drain.
-        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; overrides ``--llm-budget``.
+        :param max_requests: most requests with ``requests="auto"`` (default 5000).
+        :param max_seconds: longest load in seconds with ``requests="auto"``, without the drain.
+        :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
+            requests as its limits and comparisons need; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
             left out.
-        :param beside: adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``;
-            the engine loads and unloads them by its own calls.
+        :param beside: adapters that the engine unloads and loads during the load, by its own calls:
+            ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param steady: closed loop: the limits apply to the steady state, without the first wave and the
-            drain; otherwise to these requests, a finite job.
+            drain; otherwise they apply to exactly these requests, as a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
         :param adapters: LoRA adapters that requests name as their model: shares by name (the rest goes to the
-            base model), or a list of names in turn; figures are by adapter.
+            base model), or a list of names used in turn; figures are given per adapter.
         :param seed: seed of requests and arrivals; overrides ``--llm-seed``.
-        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
-            does not decide its limits.
-        :param fresh: measure again, even if another test of the session ran the same load.
+        :param runs: repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if
+            it does not decide the limits.
+        :param fresh: measure again, even if another test of the session already ran the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
-        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
-        :param advisory: objectives that are judged and reported, but fail no test.
-        :param limits_file: file with limits of this test, next to its own file; ``--llm-calibrate`` writes
-            it.
+        :param slo: further limits, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: limits that are judged and reported, but never fail the test.
+        :param limits_file: file with this test's limits, relative to the test file; ``--llm-calibrate``
+            writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
+        :param timeout_s: longest wait for the first byte of a reply, and between its chunks; overrides
             ``--llm-timeout``.
         """
 

@@ -98,34 +98,35 @@ class TestParameters:
     adapters: Mapping[str, float] | Sequence[str] | None = parameter(
         "adapters",
         doc="LoRA adapters that requests name as their model: shares by name (the rest goes to the base "
-        "model), or a list of names in turn; figures are by adapter.",
+        "model), or a list of names used in turn; figures are given per adapter.",
     )
     seed: int | None = parameter("seed", doc="seed of requests and arrivals; overrides ``--llm-seed``.")
     runs: int | Literal["auto"] | None = parameter(
         "runs",
-        doc='repetitions of the measured load; of a job also ``"auto"``: one, and four more where that does '
-        "not decide its limits.",
+        doc='repetitions of the measured load; a job also takes ``"auto"``: one run, and four more if it '
+        "does not decide the limits.",
     )
     fresh: bool = parameter(
-        "flag", False, doc="measure again, even if another test of the session ran the same load."
+        "flag", False, doc="measure again, even if another test of the session already ran the same load."
     )
     compliance: Literal["conditional", "unconditional"] | None = parameter(
         "choice",
         doc="fail the test unless the run is at least this compliant; only for tests of the draft.",
     )
-    slo: Sequence[Objective] = parameter("slo", (), doc="further objectives, ``[tpot.p99 <= 50 * ms]``.")
+    slo: Sequence[Objective] = parameter("slo", (), doc="further limits, ``[tpot.p99 <= 50 * ms]``.")
     advisory: Sequence[Objective] = parameter(
-        "slo", (), doc="objectives that are judged and reported, but fail no test."
+        "slo", (), doc="limits that are judged and reported, but never fail the test."
     )
     limits_file: str | None = parameter(
-        "name", doc="file with limits of this test, next to its own file; ``--llm-calibrate`` writes it."
+        "name", doc="file with this test's limits, relative to the test file; ``--llm-calibrate`` writes it."
     )
     max_error_share: float = parameter(
         "share", 0.01, doc="error budget; a larger share of failed requests voids the run."
     )
     timeout_s: float | None = parameter(
         "positive",
-        doc="longest wait for the first byte of a reply and between its chunks; overrides ``--llm-timeout``.",
+        doc="longest wait for the first byte of a reply, and between its chunks; overrides "
+        "``--llm-timeout``.",
     )
 
     def contradictions(self) -> list[str]:
@@ -201,16 +202,16 @@ class LoadParameters(TestParameters):
     """The parameters of a test with one load of the author's choice."""
 
     rate: float | None = parameter(
-        "positive", doc="open loop, requests per second; with ``arrival`` (default ``poisson``)."
+        "positive", doc="open loop: requests per second; see ``arrival`` (default ``poisson``)."
     )
     arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
         "arrival",
-        doc="open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra; ``trace``: "
-        "without ``rate``, when the trace of the workload says.",
+        doc="open loop: ``poisson`` (default), ``uniform``, ``gamma``, or a process of an extra; "
+        "``trace``: the instants of the workload's trace, without ``rate``.",
     )
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     concurrency: int | None = parameter(
-        "count", doc="closed loop, requests in flight (default 8 if ``rate`` is not given)."
+        "count", doc="closed loop: requests in flight (default 8 if ``rate`` is not given)."
     )
     requests: int | None = parameter("count", doc="measured requests.")
     may_be_capped: ClassVar[bool] = False

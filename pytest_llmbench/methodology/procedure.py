@@ -36,8 +36,8 @@ from pytest_llmbench.model.result import TestResult, WarmupReport
 
 @dataclass(frozen=True, slots=True)
 class WarmupPolicy:
-    """How much warm-up is done. The default is the draft's: both amounts are reached (AMB-02), the queue
-    drains, probes settle.
+    """How much warm-up is done. The default is that of the draft: the warm-up reaches both amounts (AMB-02),
+    the queue drains, and the probes agree.
 
     A policy below the draft's amounts is allowed, for smoke runs; the compliance audit sees what was done.
     """

@@ -96,7 +96,8 @@ class Estimate:
     n: int
     """Number of samples that the estimate rests on."""
     method: str
-    """How the interval was found, or why there is none, in words for people: nothing is decided by them."""
+    """How the interval was computed, or why there is none. This text is for people; no decision depends on
+    it."""
     unit: str
     n_required: int | None = None
     """How many samples would close the interval on both sides, if it is open for lack of samples; else
@@ -109,9 +110,9 @@ class Estimate:
     unit."""
     kind: EstimateKind = EstimateKind.SAMPLE
     runs: int = 1
-    """Number of runs; of a job they are what its interval rests on."""
+    """Number of runs; the interval of a job rests on them."""
     reason: Reason | None = None
-    """Why it is undefined, or open whatever the sample; None else."""
+    """Why it is undefined, or open whatever the sample size; otherwise None."""
     given_up: int = 0
     """Number of requests that the load generator gave up on, and that would have moved it."""
 

@@ -154,7 +154,7 @@ class MetricFamily:
 
 
 def metric(name: str, unit: str) -> MetricRef:
-    """Any metric by its full name, for those that have no name of their own here."""
+    """Any metric by its full name, for metrics that this package exports no name for."""
     return MetricRef(name, unit)
 
 

@@ -141,7 +141,7 @@ def ramp(first: float, last: float, seconds: float, hold_s: float) -> list[Entry
 
 
 def steps(rates: Sequence[float], each_s: float) -> list[Entry]:
-    """A load of one rate after the other in req/s, each for ``each_s`` seconds: stages ``step1``,
+    """A load that takes one rate after the other, in req/s, each for ``each_s`` seconds: stages ``step1``,
     ``step2``, …"""
     begun = [(number * each_s, rate, f"step{number + 1}") for number, rate in enumerate(rates)]
     return [*begun, (len(rates) * each_s, 0, "end")]
@@ -186,8 +186,9 @@ class Churn:
 def churn(adapters: Mapping[str, str], rate: float, timeout_s: float = 60.0) -> Churn:
     """Adapters to unload and load again while load is running, for ``beside=``.
 
-    ``adapters``: the path of each by its name, as the engine's call takes them. ``rate``: how many adapters
-    a second, each by two calls. ``timeout_s``: the longest wait for a call. SuiteError with all mistakes.
+    ``adapters``: the path of each by its name, as the engine's call takes them. ``rate``: how many adapters a
+    second, each by two calls. ``timeout_s``: the longest wait for a call. Raises SuiteError with all
+    mistakes.
     """
     mistakes = []
     if not isinstance(adapters, Mapping) or not 0 < len(adapters) <= _MOST_CHURNED:
@@ -278,8 +279,8 @@ STAGES = "stages"
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Jobs that arrive by a schedule, whatever becomes of earlier ones (section 4.2). A job is one request or
-    a session whose turns follow by cause (model/request.py).
+    """Jobs that arrive by a schedule, whether or not earlier jobs have ended (section 4.2). A job is one
+    request or a session whose turns follow by cause (model/request.py).
 
     ``burstiness`` is the shape k of gamma inter-arrival times (as in vLLM's bench): coefficient of
     variation 1/√k, so 1 is Poisson and smaller is burstier. Only read when ``arrival`` is ``gamma``.
@@ -293,8 +294,8 @@ class OpenLoop:
     """Arrival instants from the start, ascending. Only read when ``arrival`` is ``trace``."""
     of_sessions: bool = False
     most_in_flight: int | None = None
-    """The cap on requests in flight: one that arrives while so many are, waits for an end, first come, first
-    sent. None: there is no cap."""
+    """The cap on requests in flight. A request that arrives at the cap waits until another ends; first come,
+    first sent. None: there is no cap."""
     stages: tuple[Stage, ...] = ()
     """How the rate changes; ``rate`` is then its mean. Only read when ``arrival`` is ``stages``."""
     model: ClassVar[Literal["open"]] = "open"
@@ -391,7 +392,7 @@ def SessionStarts(  # noqa: N802 (it was a class, and is still written as one)
 
 
 def SessionSlots(sessions: int) -> ClosedLoop:  # noqa: N802
-    """A closed loop of so many sessions at once. See :class:`ClosedLoop`."""
+    """A closed loop with a fixed number of sessions at once. See :class:`ClosedLoop`."""
     return ClosedLoop(sessions, of_sessions=True)
 
 
@@ -477,9 +478,9 @@ class LoadPlan:
     workload: Workload
     load: Load
     requests: int
-    """How many requests to send. In a closed loop with ``duration_s`` at least so many, and at most
-    ``max_requests``. For a load of sessions the number of their turns, all of which are sent unless a session
-    is cut off."""
+    """How many requests to send. A closed loop with ``duration_s`` sends at least this number, and at most
+    ``max_requests``. For a load of sessions it is the number of their turns; all of them are sent unless a
+    session is cut off."""
     seed: int
     """Seed of the workload; the arrival schedule draws from a seed derived from :attr:`schedule_seed`."""
     phase: Phase = Phase.MEASURE
@@ -501,10 +502,10 @@ class LoadPlan:
     stop_when_failing: bool = False
     """Whether to end the load early when the SUT has stopped answering (memory pressure, section 7)."""
     most_failures: int | None = None
-    """End the load early when more requests than this have failed: the test is void whatever comes. Not part
-    of the key, like the next three: whoever shares a load has all of it."""
+    """End the load early when more requests than this have failed: the test is then void in any case. Not
+    part of the key, like the next three: whoever shares a load has all of it."""
     most_s: float | None = None
-    """Seconds after which the load is given up; what was measured until then is void."""
+    """Seconds after which the load is given up. What was measured until then is void."""
     may_break: bool = False
     """Whether a load that the SUT does not survive is a result: it was sent to find out how much is too
     much."""
@@ -526,12 +527,11 @@ class LoadPlan:
     loads of one list have one schedule too. None: both are drawn with ``seed``."""
 
     event: str = ""
-    """Command that happens to the SUT while load is running, by the shell; empty: none. In virtual time
-    nothing happens."""
+    """Shell command that runs while load is running; empty: none. In virtual time it does not run."""
     event_at_s: float = 0.0
     """Seconds from the start of the load to its event."""
     beside: Churn | None = None
-    """Adapters that come and go while load is running; None: they stay as they are."""
+    """Adapters that are unloaded and loaded while load is running; None: they stay as they are."""
 
     @property
     def schedule_seed(self) -> int:

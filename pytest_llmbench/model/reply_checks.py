@@ -76,8 +76,8 @@ class StructuredOutput:
     ) -> StructuredOutput:
         """``tools``: ``{"type": "function", "function": {"name", "description", "parameters"}}`` each.
 
-        Raises SuiteError with every mistake: nothing asked for, names that are missing or not unique, a
-        schema with keywords that are not known here.
+        Raises SuiteError with every mistake: neither tools nor schema, names that are missing or not unique,
+        a schema with unknown keywords.
         """
         mistakes = [] if tools or schema is not None else ["neither tools nor a schema are given"]
         names = [_name_of(tool) for tool in tools]

@@ -63,10 +63,10 @@ class PlannedRequest:
     """Time from submission after which the user cuts the request, if the reply is not complete by then. None:
     the user waits."""
     expected: ExpectedAnswer | None = None
-    """The answer that the reply is scored by; None: nobody knows one."""
+    """The expected answer, by which the reply is scored; None: the reply is not scored."""
     media: tuple[Piece, ...] = ()
-    """Images, sounds and videos beside the text. Their tokens, which every engine counts its own way, are not
-    in ``input_tokens``."""
+    """Images, audio and videos next to the text. ``input_tokens`` does not include their tokens, because
+    every engine counts those differently."""
     model: str | None = None
     """The model, or adapter, that the request names; None: the one that is measured."""
 

@@ -182,7 +182,7 @@ class VoidLoad:
 
 @dataclass(frozen=True, repr=False)
 class TestResult(NamedMetrics):
-    """The result of a test and, once judged, the three judgements.
+    """The result of a test and, after judging, its three judgements.
 
     Metrics are reached by their full name, ``result.metrics["ttft.p99"]``, or by attribute:
     ``result.ttft.p99``, ``result.output_token_throughput``.

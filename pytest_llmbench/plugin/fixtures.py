@@ -85,7 +85,7 @@ def llm_warmup(pytestconfig: pytest.Config) -> WarmupPolicy:
 def llm_workload() -> Callable[..., Workload]:
     """A factory of workloads, by name or by the lengths of prompts and answers.
 
-    One of the standard ones, or one of your own making::
+    Standard workloads and your own::
 
         llm_workload("synthetic-uniform")
         llm_workload(input_tokens=64, output_tokens=(16, 32))   # a number is fixed, a pair uniform
@@ -113,9 +113,9 @@ def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: Wa
 
 @pytest.fixture
 def llm_client(request: pytest.FixtureRequest, llm_sut: SUT | str) -> Iterator[LLMClient]:
-    """Single requests to the system under test, from async tests; they are no load and no measurement.
+    """Single requests to the system under test, from async tests. They are not a load and not a measurement.
 
-    With its model, dialect, key and TLS settings::
+    The requests use the system's model, dialect, key and TLS settings::
 
         @pytest.mark.asyncio
         async def test_it_counts(llm_client):
@@ -126,7 +126,7 @@ def llm_client(request: pytest.FixtureRequest, llm_sut: SUT | str) -> Iterator[L
             async for chunk in llm_client.stream("Count to three.", max_tokens=16):
                 print(chunk.text, end="")
 
-    A request that fails raises ``RequestFailedError``; with ``check=False`` its reply says so.
+    A request that fails raises ``RequestFailedError``; with ``check=False`` ``reply.error`` says why instead.
     """
     from pytest_llmbench.harness.machine_lock import machine_lock
 
@@ -139,7 +139,7 @@ def llm_client(request: pytest.FixtureRequest, llm_sut: SUT | str) -> Iterator[L
 
 @pytest.fixture
 def llm_cell(request: pytest.FixtureRequest) -> Mapping[str, Any]:
-    """The keywords of the cell that a test of ``llmbench.grid`` is; empty for any other test."""
+    """The keywords of the cell that a test of ``llmbench.grid`` measures; empty for any other test."""
     given: Mapping[str, Any] = getattr(request, "param", {})
     return given
 
@@ -148,7 +148,7 @@ def llm_cell(request: pytest.FixtureRequest) -> Mapping[str, Any]:
 def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> TestResult:
     """The judged result of a marked test, which is measured before its body runs.
 
-    Every marked test requests it, named or not.
+    Every marked test uses it, even if the test does not name it.
     """
     item = request.node
     marked = item.stash.get(MARKED, None)
@@ -210,10 +210,11 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
 
 @pytest.fixture(scope="session")
 def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
-    """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once.
+    """The load that the generator can be trusted with on this host, from a quick selftest of about 13 s, run
+    once.
 
-    It is of the transport to ``--llm-endpoint``. The result is stored, if that can be done and no whole one
-    is there, so that later tests cite it::
+    It tests the transport to ``--llm-endpoint``. The result is stored where possible, unless a complete one
+    is already stored, so that later tests cite it::
 
         def test_this_host_can_load(llm_selftest):
             assert llm_selftest.trusted

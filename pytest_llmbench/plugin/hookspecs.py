@@ -32,8 +32,8 @@ def pytest_llmbench_workloads(config: pytest.Config) -> Mapping[str, Workload]: 
 def pytest_llmbench_arrivals(config: pytest.Config) -> Mapping[str, ArrivalProcess]:  # type: ignore[empty-body]
     """Arrival processes that markers of this suite may name, ``@llmbench.ttft(rate=20, arrival="bursts")``.
 
-    Each is called with rate, number of requests and seed, and gives the instants in seconds from the start of
-    the load: a sequence, or an iterator, which may go on for ever.
+    The plugin calls each with the rate, the number of requests and the seed. It returns the instants in
+    seconds from the start of the load: a sequence, or an iterator, which may be endless.
 
     Example::
 
@@ -58,8 +58,9 @@ def pytest_llmbench_arrivals(config: pytest.Config) -> Mapping[str, ArrivalProce
 def pytest_llmbench_stores(  # type: ignore[empty-body]
     config: pytest.Config,
 ) -> Mapping[str, Callable[[str], BaselineStore]]:
-    """Stores of baselines that ``--llm-storage=NAME:WHERE`` may name. Each is called with WHERE, and gives
-    what lists, reads and adds sessions; ``example_suites/stores/`` keeps them in OpenSearch.
+    """Stores of baselines that ``--llm-storage=NAME:WHERE`` may name. The plugin calls each with WHERE. It
+    returns an object that lists, reads and adds sessions; ``example_suites/stores/`` keeps them in
+    OpenSearch.
 
     Example::
 
@@ -93,7 +94,7 @@ def pytest_llmbench_stores(  # type: ignore[empty-body]
 def pytest_llmbench_disclosure(  # type: ignore[empty-body]
     config: pytest.Config, endpoint: str
 ) -> Mapping[str, Any]:
-    """Facts about the SUT beside those of ``--llm-sut``, by their dotted names.
+    """Facts about the SUT, in addition to those of ``--llm-sut``, by their dotted names.
 
     Example::
 
@@ -107,7 +108,8 @@ def pytest_llmbench_disclosure(  # type: ignore[empty-body]
 def pytest_llmbench_variants(  # type: ignore[empty-body]
     config: pytest.Config, endpoint: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """SUT variants beside those of ``--llm-sut``, by name, each a table as in ``[variants.NAME]`` there.
+    """SUT variants, in addition to those of ``--llm-sut``, by name; each is a table like ``[variants.NAME]``
+    there.
 
     Example::
 
@@ -130,7 +132,7 @@ def pytest_llmbench_result(item: pytest.Item, result: TestResult) -> None:
 
 def pytest_llmbench_events(config: pytest.Config, events: Sequence[Mapping[str, Any]]) -> None:
     """Called after each load with its events in the order of time, as ``--llm-records=events`` writes them;
-    of a long load several times, with some of them each.
+    for a long load several times, each time with a part of the events.
 
     Example::
 

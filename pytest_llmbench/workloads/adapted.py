@@ -250,9 +250,10 @@ def without_outputs(workload: Workload) -> Workload:
 class Salted(StreamedWorkload):
     """The base workload with a different beginning for every request, so that no prefix cache can help.
 
-    Of ids the first six are replaced: three that number the request, then three drawn for the salt and the
-    seed; words where the base has readable text, so the length stays exact. A text gets a short mark ahead
-    and is counted again. Prefixes that the base shares are shared no more.
+    The first six ids of a prompt are replaced: the first three number the request, the next three are drawn
+    from the salt and the seed. They spell words where the base has readable text, so the length stays exact.
+    A prompt given as text gets a short mark in front and is counted again. Prefixes of the base are no longer
+    shared.
     """
 
     base: Workload
@@ -394,7 +395,7 @@ class SharedPrefix(StreamedWorkload):
     """The base workload, with a fraction of its requests beginning with one of ``prefixes`` shared
     prefixes.
 
-    The prefix comes ahead of the base's prompt and makes it longer. Draw order, from a seed of its own: the
+    The prefix precedes the prompt of the base and makes it longer. Draw order, from a seed of its own: the
     lengths of all prefixes, their content one after the other, then per request whether it shares
     (``sharing_flags``) and, if so, ``randrange(prefixes)``. Prefixes are ids like those of the base, or
     readable text where the base has text.

@@ -85,7 +85,7 @@ class Prompt:
     expected: ExpectedAnswer | None = None
     """The answer that the reply is scored by; None: it is not scored."""
     media: tuple[Piece, ...] = ()
-    """Images, sounds and videos beside the text."""
+    """Images, audio and videos next to the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ class Part:
     workload: Workload
     weight: float
     model: str | None = None
-    """The model, or adapter, that its requests name; empty: the one that is measured; None: as they do by
-    themselves."""
+    """The model, or adapter, that its requests name; empty: the one that is measured; None: the one that they
+    name already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +270,9 @@ BASE = "base"
 
 
 def zipf(names: Sequence[str], exponent: float = 1.0) -> dict[str, float]:
-    """Shares of adapters by Zipf's law, for ``adapters=``: name k, counted from 1, gets a share in proportion
-    to ``k ** -exponent``; all of them together are 1. SuiteError for no names or an impossible exponent."""
+    """Shares of adapters by Zipf's law, for ``adapters=``: name k, counted from 1, gets a share proportional
+    to ``k ** -exponent``; the shares add up to 1. Raises SuiteError for no names or an impossible
+    exponent."""
     if not names or not 0 <= exponent <= LARGEST_EXPONENT:
         raise SuiteError(
             f"zipf of {len(names)} names with exponent {shown(exponent)}",

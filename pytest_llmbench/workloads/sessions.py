@@ -107,7 +107,8 @@ class SessionWorkload(StreamedWorkload):
     own_tokens: LengthLaw | None = None
     """Length of the session's own document, after the shared beginning; None: there is none."""
     fan_out: int = 1
-    """How many turns follow one at once, and are all waited for by the next; 1: one turn after the other."""
+    """How many turns start together after one turn; the next turn waits for all of them. 1: one turn after
+    the other."""
     reset_every: int = 0
     """Number of turns after which the history is dropped; 0: never."""
     context_tokens: int | None = None

@@ -37,7 +37,7 @@ class TraceEntry:
 
 @dataclass(frozen=True, slots=True)
 class TraceWorkload(StreamedWorkload):
-    """Random ids with the lengths of a trace, in its order. After the last entry it begins again.
+    """Random ids with the lengths of a trace, in its order. The workload starts over after the last entry.
 
     An entry without hash ids takes its ids from one generator ``random.Random(seed)``. An entry with them
     is made of blocks of ``block_tokens`` ids, each from a seed of its own made of the seed, the repetition

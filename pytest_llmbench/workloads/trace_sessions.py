@@ -63,8 +63,7 @@ class TracedTurn:
     output_tokens: int
     """Length of its recorded reply, which is also the output limit."""
     wait_for: tuple[int, ...] = ()
-    """Numbers of the turns that have to end before it, from 1; empty: it waits for the start of the
-    session."""
+    """Numbers of the turns that must end before it, from 1; empty: it waits for the start of the session."""
     pause_ms: float = 0.0
     """Time from the last of these ends, or from the start of the session, to the instant at which it is due,
     in milliseconds."""
@@ -105,7 +104,8 @@ class _Beginning(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceSessionWorkload(StreamedWorkload):
-    """The sessions of a trace, in its order. After the last it begins again, with other words.
+    """The sessions of a trace, in its order. The workload starts over after the last session, with other
+    words.
 
     Readable words, exactly as many tokens of cl100k_base as recorded. A turn with hash ids is made of blocks
     of ``block_tokens`` words, ``random.Random(own seed).choices`` of the list of words, cut to the input

@@ -56,7 +56,7 @@ def test_the_keywords_of_compare_are_the_fields_that_a_comparison_reads() -> Non
         each.name: each.default for each in fields(Wanted)
     }
     assert all(each.kind is each.KEYWORD_ONLY for each in keywords("compare").values())
-    assert ":param same_time: checklist: when they were measured" in llmbench.compare.documentation
+    assert ":param same_time: checklist: when the systems were measured" in llmbench.compare.documentation
 
 
 def test_own_keywords_come_first_and_those_of_all_tests_last() -> None:
@@ -86,7 +86,7 @@ def test_help_shows_keywords_with_types_and_what_they_mean() -> None:
         in told
     )
     assert "Concurrent Request Capacity (section 5.5 of the draft)." in told
-    assert ":param min_completion: criterion: share of requests that complete." in told
+    assert ":param min_completion: criterion: least share of requests that complete." in told
     assert ":param workload: name of a workload" in told
 
 

@@ -70,33 +70,43 @@ class Parameters(TestParameters):
     workload: str | Workload = parameter(
         "workload",
         ARITHMETIC,
-        doc="a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one of "
-        "``--llm-workloads`` with a ``scorer``; or give ``dataset``.",
+        doc="a workload whose requests have an expected answer: ``arithmetic`` (sums drawn from the "
+        "seed), or one of ``--llm-workloads`` with a ``scorer``. Otherwise give ``dataset``.",
     )
     dataset: str | None = parameter(
         "text", doc="file of questions (JSON, JSONL, CSV, Parquet) instead of ``workload``."
     )
     scorer: str | None = parameter(
         "text",
-        doc="of ``dataset``: ``exact`` (default), ``number``, ``choice``, ``contains``, ``regex:PATTERN`` or "
-        "``python:MODULE:FUNCTION``.",
+        doc="how answers of ``dataset`` are scored: ``exact`` (default), ``number``, ``choice``, "
+        "``contains``, ``regex:PATTERN`` or ``python:MODULE:FUNCTION``.",
     )
-    prompt_field: str | None = parameter("text", doc="of ``dataset``; default: the usual names.")
-    answer_field: str | None = parameter("text", doc="of ``dataset``; default: the usual names.")
-    max_tokens: int | None = parameter("count", doc="output limit of each question of ``dataset`` (256).")
+    prompt_field: str | None = parameter(
+        "text", doc="field of ``dataset`` with the prompt; default: the usual names."
+    )
+    answer_field: str | None = parameter(
+        "text", doc="field of ``dataset`` with the answer; default: the usual names."
+    )
+    max_tokens: int | None = parameter(
+        "count", doc="output limit of each question of ``dataset`` (default 256)."
+    )
     questions: int | None = parameter(
-        "count", doc="how many are asked; default: all of a data set, at most 1000."
+        "count", doc="number of questions; default: the whole data set, at most 1000."
     )
     concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="questions in flight.")
     min_share: float | None = parameter(
-        "share", doc="of right answers to such questions, judged on the whole confidence interval."
+        "share",
+        doc="least share of right answers to questions like these, judged on the whole confidence interval.",
     )
     golden: float | str | None = parameter(
         "share_or_file",
-        doc="share of right answers that a trusted system gave to these very questions; or the file with it: "
-        "``report.json`` of a session, or a JSON object of shares by the name of the workload.",
+        doc="share of right answers that a trusted system gave to exactly these questions; or the file "
+        "that holds it: ``report.json`` of a session, or a JSON object that maps workload names to "
+        "shares.",
     )
-    min_of_golden: float = parameter("share", 0.99, doc="the least share, as a part of ``golden``.")
+    min_of_golden: float = parameter(
+        "share", 0.99, doc="least share of right answers, as a fraction of ``golden``."
+    )
 
     def __post_init__(self) -> None:
         if self.dataset is not None and self.workload == ARITHMETIC:

@@ -47,9 +47,9 @@ class Parameters(job.Parameters):
     sent.
     """
 
-    prompts: int = parameter("count", 32, doc="requests of the batch.")
+    prompts: int = parameter("count", 32, doc="requests in the batch.")
     max_send_spread_ms: float | None = parameter(
-        "positive", doc="from the first request that leaves to the last."
+        "positive", doc="longest time between the first request sent and the last."
     )
     concurrency: None = field(default=None, init=False, repr=False)
     rate: None = field(default=None, init=False, repr=False)

@@ -51,22 +51,30 @@ class Parameters(job.Parameters):
 
     takes_adapters = False
 
-    input_tokens: int | Sequence[int] = parameter("count", 512, doc="length of every prompt, or a list.")
-    output_tokens: int | Sequence[int] = parameter("count", 128, doc="length of every reply, or a list.")
+    input_tokens: int | Sequence[int] = parameter(
+        "count", 512, doc="length of every prompt in tokens, or a list of lengths."
+    )
+    output_tokens: int | Sequence[int] = parameter(
+        "count", 128, doc="length of every reply in tokens, or a list of lengths."
+    )
     concurrency: int | Sequence[int] = parameter(  # type: ignore[assignment]  # a list before it is spread
-        "count", 8, doc="requests in flight, or a list."
+        "count", 8, doc="requests in flight, or a list of such numbers."
     )
     prompts: int | None = parameter(  # type: ignore[assignment]  # wider than its base
-        "count", doc="requests of each cell (default: 10 for each in flight, at least 32)."
+        "count", doc="requests in each cell (default: 10 per request in flight, at least 32)."
     )
     exact: bool = parameter(
-        "flag", False, doc="prompts of exactly this length by the server's own count, chat template included."
+        "flag",
+        False,
+        doc="prompts have exactly this length by the server's own count, chat template included.",
     )
-    min_tok_s_per_user: float | None = parameter("positive", doc="1000 / mean TPOT in ms.")
+    min_tok_s_per_user: float | None = parameter("positive", doc="least 1000 / mean TPOT in ms.")
     min_tok_s_per_gpu: float | None = parameter(
-        "positive", doc="output tokens a second / accelerators that the SUT file declares."
+        "positive", doc="least output tokens per second / number of accelerators in the SUT file."
     )
-    workload: str | Workload = parameter("workload", _OF_THE_CELL, doc="leave it out: the lengths say all.")
+    workload: str | Workload = parameter(
+        "workload", _OF_THE_CELL, doc="leave it out: the lengths define the workload."
+    )
     rate: None = field(default=None, init=False, repr=False)
     arrival: None = field(default=None, init=False, repr=False)
     burstiness: None = field(default=None, init=False, repr=False)

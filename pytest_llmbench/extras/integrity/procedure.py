@@ -65,16 +65,22 @@ class Parameters(TestParameters):
     of_the_draft = False
     takes_adapters = False
 
-    prompts: int | None = parameter("count", doc="new prompts (64), each asked three times.")
+    prompts: int | None = parameter("count", doc="new prompts (default 64); each is asked three times.")
     concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="requests in flight under load.")
     margin: float = parameter(
-        "share", 0.1, doc="by which replies under load may differ in length; share of canned first tokens."
+        "share",
+        0.1,
+        doc="largest difference in the length of replies under load; also the largest share of canned "
+        "first tokens.",
     )
     single_stream_margin: float = parameter(
-        "share", 0.2, doc="by which repeated and published prompts, sent one at a time, may be faster."
+        "share", 0.2, doc="how much faster repeated and published prompts may be, sent one at a time."
     )
     text_margin: float = parameter(
-        "share", 0.2, doc="of prompts whose first eight words may be others under load."
+        "share",
+        0.2,
+        doc="largest share of prompts whose first eight words of the reply change under load, less the "
+        "share that changes without load.",
     )
 
     @property

@@ -64,8 +64,8 @@ class Parameters(AdaptiveParameters):
     workload: str | Workload = parameter(
         "workload",
         "profile:EMBED",
-        doc="name of a workload, a workload object, or weights by name; of one that asks for outputs the "
-        "inputs alone.",
+        doc="name of a workload, a workload object, or weights by name; where a workload asks for "
+        "outputs, only its inputs are sent.",
     )
     slo: Sequence[Objective] = parameter(
         "slo",
@@ -75,13 +75,13 @@ class Parameters(AdaptiveParameters):
     latency_p50_ms: float | None = parameter("positive")
     latency_p95_ms: float | None = parameter(
         "positive",
-        doc="of the time from the last byte of the request to the last byte of the reply.",
+        doc="limit on P95 of the time from the last byte of the request to the last byte of the reply.",
     )
     latency_p99_ms: float | None = parameter("positive")
     latency_mean_ms: float | None = parameter("positive")
-    min_requests_per_s: float | None = parameter("positive", doc="of requests that ended well.")
+    min_requests_per_s: float | None = parameter("positive", doc="least rate of successful requests.")
     min_input_tokens_per_s: float | None = parameter(
-        "positive", doc="of the input of requests that ended well."
+        "positive", doc="least rate of input tokens of successful requests."
     )
 
     @property

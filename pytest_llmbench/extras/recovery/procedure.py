@@ -65,28 +65,34 @@ class Parameters(job.Parameters):
     holds: Sequence[Objective] = parameter(
         "slo",
         (),
-        doc="what holds again: ceilings of percentiles of latencies, ``[ttft.p95 <= 1000 * ms]`` (default).",
+        doc="limits that must hold again: ceilings on latency percentiles, ``[ttft.p95 <= 1000 * ms]`` "
+        "(default).",
     )
-    max_recovery_s: float | None = parameter("positive", doc="until the limits hold again.")
+    max_recovery_s: float | None = parameter("positive", doc="longest time until the limits hold again.")
     window_s: float = parameter(
-        "positive", 10.0, doc="length of the windows of time in each of which the limits hold or do not."
+        "positive", 10.0, doc="length of a time window; the limits are checked in each window."
     )
     after: str | None = parameter(
         "name",
-        doc="stage with whose begin the time begins (default: the last one); without stages it begins with "
-        "the first request that breaks the limits.",
+        doc="stage whose start begins the recovery time (default: the last one); without stages it begins "
+        "with the first request that breaks the limits.",
     )
     event: str | None = parameter(
-        _command, doc="command that the shell runs while load is running: a restart, a fail-over."
+        _command, doc="shell command that runs during the load: a restart, a fail-over."
     )
     event_at_s: float = parameter(
-        "positive", 10.0, doc="from the start of the load to ``event``, with which the time then begins."
+        "positive",
+        10.0,
+        doc="time from the start of the load to ``event``, which then begins the recovery time.",
     )
     prompts: int | None = parameter(  # type: ignore[assignment]  # wider than its base
-        "count", doc="requests of a load without an end (default 1000)."
+        "count", doc="requests of a load that has no end of its own (default 1000)."
     )
     max_error_share: float = parameter(
-        "share", 1.0, doc="largest share of failed requests: here they are data."
+        "share",
+        1.0,
+        doc="largest share of failed requests; the default allows any, because failures are part of the "
+        "result.",
     )
     concurrency: None = field(default=None, init=False, repr=False)
 

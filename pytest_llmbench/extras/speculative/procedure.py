@@ -96,15 +96,17 @@ class Parameters(TestParameters):
 
     of_the_draft = False
 
-    prompts: int | None = parameter("count", doc="requests of the load.", scale=PROMPTS)
+    prompts: int | None = parameter("count", doc="requests in the load.", scale=PROMPTS)
     concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="requests in flight.")
     without: str = parameter(
         "name", "speculation_disabled", doc="SUT variant with speculation off, for ``min_speedup``."
     )
-    min_acceptance_length: float | None = parameter("positive", doc="tokens that a step gives to a request.")
-    min_acceptance_rate: float | None = parameter("share", doc="of the guessed tokens.")
+    min_acceptance_length: float | None = parameter("positive", doc="least tokens per request and step.")
+    min_acceptance_rate: float | None = parameter(
+        "share", doc="least share of guessed tokens that are accepted."
+    )
     min_speedup: float | None = parameter(
-        "positive", doc="TPOT with speculation off / on; the load is sent to both."
+        "positive", doc="least TPOT with speculation off / on; both get the same load."
     )
 
     @property

@@ -85,7 +85,7 @@ def _metrics(value: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Compare several systems (section 6 of the draft); stands beside a marker that measures::
+    """Compare several systems (section 6 of the draft). Use it next to a marker that measures::
 
         @llmbench.ttft(rate=20)
         @llmbench.compare(metrics=["ttft.p50", "output_token_throughput"])
@@ -96,25 +96,25 @@ class Wanted:
     """
 
     metrics: Sequence[str] | None = parameter(
-        _metrics, doc="those that are compared; default: middle and tail of the test's latencies, its rates."
+        _metrics, doc="metrics to compare; default: middle and tail of the test's latencies, and its rates."
     )
     margin: float = parameter(
-        margin_mistakes, SHOWN_MARGIN, doc="change up to which systems are called equivalent, as a share."
+        margin_mistakes, SHOWN_MARGIN, doc="largest change, as a share, at which systems count as equivalent."
     )
     claim: bool = parameter(
-        "flag", True, doc="False where the systems are shown without saying which one is better."
+        "flag", True, doc="False: the report shows the systems and does not say which one is better."
     )
     normalisation: str | None = parameter(
-        "text", doc="how other hardware was put on one scale, if not per accelerator and per price."
+        "text", doc="how different hardware was normalised, if not per accelerator and per price."
     )
     production_configuration: str | None = parameter(
         "text", doc="checklist of section 6.4: how the configurations relate to production."
     )
     same_time: str | None = parameter(
-        "text", doc="checklist: when they were measured; default: in turns, in one session."
+        "text", doc="checklist: when the systems were measured; default: in turns, in one session."
     )
     differences: str | None = parameter(
-        "text", doc="checklist: how they differ; default: what was declared and detected."
+        "text", doc="checklist: how the systems differ; default: what was declared and detected."
     )
 
 

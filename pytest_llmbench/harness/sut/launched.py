@@ -194,16 +194,17 @@ def launched_server(
 ) -> Iterator[LaunchedServer]:
     """A serving engine that lives as long as the ``with`` block: for ``llm_sut`` fixtures.
 
-    It is awaited until ``health``, a path of its host, answers with a status of success, for ``timeout_s``
-    seconds at most. A load during which it ends is void and says so. It is ended with all its children, by
-    force after 30 s, also when this process is killed. ``{port}`` in the program and its arguments, in
-    ``url`` and in values of ``env`` is a free port of this host; ``server.url`` is ``url`` with it. ``log``:
-    a file for all that it writes; default: a temporary one, of which errors show the end. A server at
-    ``grpc://`` is asked for its health by a method, and ``health`` is not looked at.
+    The block starts when ``health``, a path on its host, answers with a success status; it waits at most
+    ``timeout_s`` seconds. If the server ends during a load, the load is void and the report says so. At the
+    end the server and all its children are stopped, by force after 30 s, also when this process is killed.
+    ``{port}`` in the program and its arguments, in ``url`` and in values of ``env`` becomes a free port of
+    this host; ``server.url`` is ``url`` with that port. ``log`` is a file for the output of the server. The
+    default is a temporary file; errors show its last lines. A server at ``grpc://`` is checked by its health
+    method, and ``health`` is ignored.
 
-    :raises SuiteError: the call cannot be meant.
-    :raises SUTError: it cannot be started, ends early, is not healthy in time, or has ended by itself when
-        the block ends. With the last lines of its log.
+    :raises SuiteError: the arguments make no sense.
+    :raises SUTError: the server cannot be started, ends early, is not healthy in time, or has already ended
+        when the block ends. The message has the last lines of its log.
     """
     _require_meant(command, url, health, timeout_s, env or {})
     port = str(free_port())

@@ -49,16 +49,17 @@ def make_workload(
     audio: int | Mapping[str, Any] | None = None,
     videos: Mapping[str, Any] | None = None,
 ) -> Workload:
-    """A workload by name, or a custom one; every argument that is given adds to it.
+    """Make a workload by name, or a custom one. Every argument adds to it.
 
     - ``input_tokens``, ``output_tokens``: random ids with these lengths: a number, a pair (uniform), a list,
       a histogram (length → weight), or any law of ``workloads.lengths``. ``output_tokens`` alone, as a
       number, replaces the output limits of the named workload after all draws (AMB-11).
     - ``mix``: ``{"chat": ("synthetic-uniform", 0.6), "long": (mine, 0.4)}``, parts by label with weights; a
       weight alone where the label is a name, ``{"profile:CHAT": 0.6, "profile:RAGN": 0.4}``.
-    - ``prefix_tokens``, ``prefix_fraction``, ``prefixes`` (1): that share begins with one of the prefixes.
+    - ``prefix_tokens``, ``prefix_fraction``, ``prefixes`` (1): this share of requests begins with one of the
+      prefixes.
     - ``salt``: a different beginning for every request, so that no prefix cache helps.
-    - ``cut_share``, ``cut_after_s``: users cut this share of the requests so many seconds after submission.
+    - ``cut_share``, ``cut_after_s``: users cut this share of the requests that many seconds after submission.
     - ``images``, ``audio``, ``videos``: pieces beside each prompt: how many, or a mapping with ``count``,
       ``width`` and ``height`` (512 pixels), ``seconds`` (5), ``files``, and ``repeated``, the share that
       comes again and again. All but the last two are numbers or distributions, as lengths.

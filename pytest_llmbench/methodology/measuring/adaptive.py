@@ -113,14 +113,16 @@ class AdaptiveParameters(LoadParameters):
         "count_or_auto",
         doc='measured requests (default 1000), or ``"auto"``: until the limits are decided.',
     )
-    max_requests: int | None = parameter("count", doc='with ``requests="auto"``: never more (default 5000).')
+    max_requests: int | None = parameter(
+        "count", doc='most requests with ``requests="auto"`` (default 5000).'
+    )
     max_seconds: float | None = parameter(
-        "positive", doc='with ``requests="auto"``: never longer, without the drain.'
+        "positive", doc='longest load in seconds with ``requests="auto"``, without the drain.'
     )
     budget: float | str | None = parameter(
         "budget",
-        doc='time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as decide '
-        "its limits and comparisons; overrides ``--llm-budget``.",
+        doc='time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or '
+        "requests as its limits and comparisons need; overrides ``--llm-budget``.",
     )
     failures: Literal["left_out", "over_limit"] = parameter(
         "choice",
@@ -130,14 +132,14 @@ class AdaptiveParameters(LoadParameters):
 
     beside: Churn | None = parameter(
         _beside,
-        doc='adapters that come and go under load: ``churn({"sql": "/adapters/sql"}, rate=0.5)``; the engine '
-        "loads and unloads them by its own calls.",
+        doc="adapters that the engine unloads and loads during the load, by its own calls: "
+        '``churn({"sql": "/adapters/sql"}, rate=0.5)``.',
     )
     steady: bool = parameter(
         "flag",
         False,
         doc="closed loop: the limits apply to the steady state, without the first wave and the drain; "
-        "otherwise to these requests, a finite job.",
+        "otherwise they apply to exactly these requests, as a finite job.",
     )
 
     count_name: ClassVar[str] = "requests"

@@ -67,10 +67,10 @@ class Parameters(TestParameters):
         doc="criterion: a level passes only if TTFT P99 is at most this. The draft requires a choice.",
     )
     min_completion: float = parameter(
-        "share", LEAST_COMPLETION, doc="criterion: share of requests that complete."
+        "share", LEAST_COMPLETION, doc="criterion: least share of requests that complete."
     )
-    initial: int = parameter("count", 8, doc="requests in flight of the first level.")
-    maximum: int = parameter("count", 512, doc="the upper bound of the search; a quick run stops at 64.")
+    initial: int = parameter("count", 8, doc="requests in flight at the first level.")
+    maximum: int = parameter("count", 512, doc="upper bound of the search; a quick run stops at 64.")
     output_tokens: int = parameter(
         "count",
         OUTPUT_TOKENS,
@@ -81,12 +81,16 @@ class Parameters(TestParameters):
     min_output_tok_s: float | None = parameter("positive")
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
         "positive_by_turn",
-        doc='of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500, "2+": 300}``.',
+        doc='with sessions: criterion on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.',
     )
     sessions_per_slot: int | None = parameter(
-        "count", doc="of sessions: how many a level sends per session in flight.", scale=SESSIONS_PER_SLOT
+        "count",
+        doc="with sessions: sessions that a level sends per session in flight.",
+        scale=SESSIONS_PER_SLOT,
     )
-    min_sessions: int | None = parameter("count", doc="of sessions: like ``min_concurrency`` of requests.")
+    min_sessions: int | None = parameter(
+        "count", doc="with sessions: least capacity in sessions, as ``min_concurrency`` is in requests."
+    )
 
     def contradictions(self) -> list[str]:
         found = (

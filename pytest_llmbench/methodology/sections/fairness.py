@@ -88,7 +88,7 @@ class Parameters(TestParameters):
         '("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.',
     )
     classes: Sequence[RequestClass] | None = parameter(
-        "classes", doc="default: the draft's short and long requests, mixed 80 to 20."
+        "classes", doc="request classes; default: the draft's short and long requests, mixed 80 to 20."
     )
     load_percent: float = parameter(
         "positive",
@@ -96,38 +96,40 @@ class Parameters(TestParameters):
         doc="load in percent of the saturation rate of the mix; the draft advises 70 to 90.",
     )
     capacity_rps: float | None = parameter(
-        "positive", doc="known saturation rate of the mix; it replaces the search."
+        "positive", doc="known saturation rate of the mix in requests per second; it replaces the search."
     )
     requests_per_class: int | None = parameter(
         "count",
-        doc="fewest requests of a class, in the mix and alone; the rarest class sets the length of the load.",
+        doc="fewest requests of a class, in the mix and alone; the rarest class determines the length of "
+        "the load.",
         scale=REQUESTS_PER_CLASS,
     )
     duration_s: float | None = parameter("positive", doc="shortest duration of the mix.", scale=REPORTED_S)
     equal_load: Literal["tokens", "requests"] = parameter(
         "choice",
         "tokens",
-        doc="what a class alone has in common with the mix: ``tokens`` per second, or ``requests`` per "
-        "second.",
+        doc="what a class sends alone at the same rate as the mix: ``tokens`` per second, or ``requests`` "
+        "per second.",
     )
     min_jain: float | None = parameter("share")
     min_class_jain: float | None = parameter("share")
     max_starvation: float | Mapping[str, float] | None = parameter(
-        "share_by_class", doc="share of starved requests, of all classes or by class."
+        "share_by_class", doc="largest share of starved requests, for all classes or by class."
     )
     max_inflation: float | Mapping[str, float] | None = parameter(
-        "positive_by_class", doc="of the median TTFT, mix over alone; for all classes or by class."
+        "positive_by_class",
+        doc="largest ratio of the median TTFT, mix over alone; for all classes or by class.",
     )
     ttft_p99_ms: float | Mapping[str, float] | None = parameter(
-        "positive_by_class", doc="in the mix, for all classes or by class."
+        "positive_by_class", doc="limit on TTFT P99 in the mix, for all classes or by class."
     )
 
     sessions: int | None = parameter(
-        "count", doc="of sessions: sessions at once, in the mix and for each class alone; default 8."
+        "count", doc="with sessions: sessions at once, in the mix and for each class alone; default 8."
     )
     sessions_per_class: int | None = parameter(
         "count",
-        doc="of sessions: fewest sessions of a class, in the mix and alone.",
+        doc="with sessions: fewest sessions of a class, in the mix and alone.",
         scale=SESSIONS_PER_CLASS,
     )
 

@@ -64,14 +64,14 @@ class Parameters(AdaptiveParameters):
     )
     max_schema_violation_rate: float | None = parameter(
         "share",
-        doc="largest share of replies that break the requested schema (tool calls, JSON), among those with "
-        "one.",
+        doc="largest share of replies that break the requested schema (tool calls, JSON), among replies "
+        "with one.",
     )
     max_error_share: float = parameter(
         "share",
         1.0,
-        doc="error budget; a larger share of failed requests voids the run. By default none does: a failed "
-        "request is not good, and the limit counts that.",
+        doc="error budget; a larger share of failed requests voids the run. By default no share does: a "
+        "failed request is not good, so the limit counts it.",
     )
 
     @property

@@ -122,16 +122,16 @@ class Parameters(TestParameters):
     levels_percent: Sequence[float] = parameter(
         "percents", GUARDRAIL_PERCENTS, doc="loads in percent of that capacity."
     )
-    duration_s: float | None = parameter("positive", doc="of a level.", scale=LEVEL_S)
+    duration_s: float | None = parameter("positive", doc="duration of a level.", scale=LEVEL_S)
     max_overhead_ms: float | None = parameter(
-        "positive", doc="total: E2E with all guardrails minus that of the baseline, at P50."
+        "positive", doc="largest total overhead: E2E P50 with all guardrails minus that of the baseline."
     )
     max_overhead_p95_ms: float | None = parameter("positive")
     max_input_overhead_ms: float | None = parameter(
-        "positive", doc="TTFT with the input filter minus that of the baseline, at P50."
+        "positive", doc="largest overhead of the input filter: TTFT P50 with it minus that of the baseline."
     )
     max_throughput_loss: float | None = parameter(
-        "share", doc="of maximum output throughput, with all guardrails."
+        "share", doc="largest share of maximum output throughput that is lost with all guardrails."
     )
 
     @property

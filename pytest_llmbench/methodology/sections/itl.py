@@ -98,7 +98,9 @@ class Parameters(TestParameters):
     levels_percent: Sequence[float] = parameter(
         "percents", ITL_PERCENTS, doc="loads, in percent of the saturation rate."
     )
-    capacity_rps: float | None = parameter("positive", doc="known saturation rate; it replaces the search.")
+    capacity_rps: float | None = parameter(
+        "positive", doc="known saturation rate in requests per second; it replaces the search."
+    )
     method: Literal["direct", "A", "B", "C"] | None = parameter(
         "choice",
         doc="how tokens are timed (section 4.6.3): ``direct``: one token per chunk; ``A``: gaps between "
@@ -107,8 +109,8 @@ class Parameters(TestParameters):
     )
     requests: int | None = parameter(
         "count",
-        doc="replies with at least 50 tokens per level, which set the length of the load (default 100; a "
-        "quick run takes what comes).",
+        doc="replies with at least 50 tokens per level; they determine the length of the load (default "
+        "100; a quick run takes as many as it gets).",
     )
     duration_s: float | None = parameter("positive", doc="shortest duration of a level.", scale=LEVEL_S)
     p50_ms: float | None = parameter("positive")
@@ -118,7 +120,7 @@ class Parameters(TestParameters):
     p99_9_ms: float | None = parameter("positive")
     jitter_p99_ms: float | None = parameter("positive")
     longest_pause_p99_ms: float | None = parameter("positive")
-    max_tail_ratio: float | None = parameter("positive", doc="of P99 / P50.")
+    max_tail_ratio: float | None = parameter("positive", doc="largest P99 / P50.")
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

@@ -66,16 +66,16 @@ class Parameters(AdaptiveParameters):
     may_be_capped: ClassVar[bool] = True
     count_name: ClassVar[str] = "prompts"
 
-    prompts: int = parameter("count", GATE_REQUESTS, doc="requests of the job.")
+    prompts: int = parameter("count", GATE_REQUESTS, doc="requests in the job.")
     concurrency: int | None = parameter(
-        "count", doc="highest number of requests in flight, also with ``rate``; default: all."
+        "count", doc="most requests in flight, also with ``rate``; default: all."
     )
     max_makespan_s: float | None = parameter(
-        "positive", doc="from the start of the job to the end of its last reply."
+        "positive", doc="longest time from the start of the job to the end of its last reply."
     )
     min_requests_per_s: float | None = parameter("positive")
     min_output_tok_s: float | None = parameter("positive")
-    min_total_tok_s: float | None = parameter("positive", doc="input and output tokens.")
+    min_total_tok_s: float | None = parameter("positive", doc="least input and output tokens per second.")
     ttft_mean_ms: float | None = parameter("positive")
     ttft_p50_ms: float | None = parameter("positive")
     ttft_p99_ms: float | None = parameter("positive")

@@ -103,25 +103,27 @@ class Parameters(TestParameters):
     workload: str | LongContextWorkload = parameter("workload", LONG_CONTEXT.name)
     lengths: Sequence[int] | None = parameter(
         "counts",
-        doc="input lengths in tokens, at least three; default: the powers of two from 1024 to 131072 (8192 "
-        "of a quick run; with 512 and 256 where fewer than three fit). Lengths that do not fit the model's "
-        "context together with the output are left out.",
+        doc="input lengths in tokens, at least three. Default: the powers of two from 1024 to 131072 (to "
+        "8192 in a quick run; 512 and 256 are added where fewer than three fit). Lengths that exceed "
+        "the model's context together with the output are left out.",
     )
     concurrency: int = parameter("count", 1, doc="requests in flight, 1 to 4.")
     requests: int | None = parameter(
         "count",
-        doc="per length; a limit on P95 needs about 80.",
+        doc="requests per length; a limit on P95 needs about 80.",
         scale=REQUESTS,
     )
     output_tokens: int = parameter(
         "count",
         CONTEXT_OUTPUT_TOKENS,
-        doc="output limit; a value other than the default makes it a custom workload.",
+        doc="output limit; any value but the default makes it a custom workload.",
     )
-    max_exponent: float | None = parameter("positive", doc="of k in TTFT ∝ length^k.")
-    max_slope_us: float | None = parameter("positive", doc="of the straight line, in µs per input token.")
+    max_exponent: float | None = parameter("positive", doc="largest k in TTFT ∝ length^k.")
+    max_slope_us: float | None = parameter(
+        "positive", doc="largest slope of the straight line, in µs per input token."
+    )
     ttft_p95_ms: Mapping[int, float] | None = parameter(
-        "positive_by_length", doc="limits by length: ``{8192: 1500}``."
+        "positive_by_length", doc="limits on TTFT P95 by length: ``{8192: 1500}``."
     )
 
     def contradictions(self) -> list[str]:

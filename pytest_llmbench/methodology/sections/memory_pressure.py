@@ -101,34 +101,40 @@ class Parameters(TestParameters):
     workload: str | Workload = parameter("workload", "long-context")
     capacity: int | None = parameter(
         "count",
-        doc="requests in flight that count as 100 %, if known; otherwise the search of test 5.5 finds them.",
+        doc="requests in flight that count as 100 %, if known; otherwise the search of test 5.5 finds the "
+        "number.",
     )
     ttft_p99_ms: float | None = parameter(
         "positive",
-        doc="criterion of the capacity search (default: from the TTFT of one request at a time); of "
-        "sessions: criterion of every level.",
+        doc="criterion of the capacity search (default: derived from the TTFT of one request at a time); "
+        "with sessions: criterion of every level.",
     )
     levels_percent: Sequence[float] = parameter(
         "levels", LEVELS_PERCENT, doc="loads in percent of capacity; 100 is the base."
     )
-    duration_s: float | None = parameter("positive", doc="of a level.", scale=LEVEL_S)
-    min_completion: float | None = parameter("share", doc="of sessions: criterion of a level; default 0.99.")
+    duration_s: float | None = parameter("positive", doc="duration of a level.", scale=LEVEL_S)
+    min_completion: float | None = parameter(
+        "share", doc="with sessions: least share that completes, a criterion of every level; default 0.99."
+    )
     max_preemption_rate: float | None = parameter("share")
     max_recovery_s: float | None = parameter("positive")
-    sessions: Sequence[int] = parameter("counts", SESSIONS, doc="of sessions: levels, as sessions at once.")
+    sessions: Sequence[int] = parameter("counts", SESSIONS, doc="with sessions: levels, in sessions at once.")
     sessions_per_slot: int | None = parameter(
-        "count", doc="of sessions: how many a level sends per session in flight.", scale=SESSIONS_PER_SLOT
+        "count",
+        doc="with sessions: sessions that a level sends per session in flight.",
+        scale=SESSIONS_PER_SLOT,
     )
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
         "positive_by_turn",
-        doc='of sessions: criterion on TTFT P95 by the number of the turn, ``{"2+": 300}``.',
+        doc='with sessions: criterion on TTFT P95 by turn number, ``{"2+": 300}``.',
     )
     min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
         "share_by_turn",
-        doc='of sessions: criterion on the cached share of cacheable tokens, by turn: ``{"2+": 0.9}``.',
+        doc='with sessions: criterion on the cached share of cacheable tokens, by turn number: ``{"2+": '
+        "0.9}``.",
     )
     min_sessions: int | None = parameter(
-        "count", doc="of sessions: every level up to this one must meet the criteria."
+        "count", doc="with sessions: every level up to this one must meet the criteria."
     )
 
     @property

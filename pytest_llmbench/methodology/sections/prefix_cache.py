@@ -213,25 +213,27 @@ class Parameters(LoadParameters):
     workload: str | Workload = parameter("workload", STAND_IN)
     disabled: str = parameter("name", "cache_disabled", doc="SUT variant with the prefix cache switched off.")
     enabled: str = parameter("name", "cache_enabled", doc="SUT variant with the prefix cache switched on.")
-    min_ttft_reduction: float | None = parameter("share", doc="at P50.")
+    min_ttft_reduction: float | None = parameter("share", doc="least reduction of TTFT P50.")
     min_ttft_reduction_p95: float | None = parameter("share")
     min_ttft_reduction_p99: float | None = parameter("share")
     min_hit_rate: float | None = parameter("share")
-    min_throughput_improvement: float | None = parameter("positive", doc="closed loop only.")
+    min_throughput_improvement: float | None = parameter(
+        "positive", doc="least improvement of throughput; closed loop only."
+    )
     sessions: int | None = parameter(
         "count",
-        doc="of sessions: sessions at once (default 8); leave it out with ``rate``, the rate of their "
-        "starts.",
+        doc="with sessions: sessions at once (default 8); leave it out with ``rate``, which is then the "
+        "rate of session starts.",
     )
     total_sessions: int | None = parameter(
-        "count", doc="of sessions: measured sessions per run.", scale=SESSIONS
+        "count", doc="with sessions: measured sessions per run.", scale=SESSIONS
     )
     min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
         "share_by_turn",
-        doc='of sessions: least cached share of cacheable tokens, by turn: ``{"2+": 0.9}``.',
+        doc='with sessions: least cached share of cacheable tokens, by turn number: ``{"2+": 0.9}``.',
     )
     min_turn_ttft_reduction: Mapping[int | str, float] | None = parameter(
-        "share_by_turn", doc="of sessions: at P50, by turn."
+        "share_by_turn", doc="with sessions: least reduction of TTFT P50, by turn number."
     )
 
     @property

@@ -68,13 +68,13 @@ class Parameters(AdaptiveParameters):
     workload: str | Workload = parameter(
         "workload",
         CHAT_AND_REASONING.name,
-        doc="name of a workload, or a workload object; limits on a class of a mix go into ``slo``.",
+        doc="name of a workload, or a workload object; limits on one class of a mix go into ``slo``.",
     )
     rate: float | None = parameter(
         "positive",
-        doc="open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).",
+        doc="open loop: requests per second (default 1); see ``arrival`` (default ``poisson``).",
     )
-    concurrency: int | None = parameter("count", doc="closed loop, requests in flight, instead of ``rate``.")
+    concurrency: int | None = parameter("count", doc="closed loop: requests in flight, instead of ``rate``.")
     slo: Sequence[Objective] = parameter(
         "slo",
         (),
@@ -83,30 +83,32 @@ class Parameters(AdaptiveParameters):
     ttot_p50_ms: float | None = parameter("positive")
     ttot_p95_ms: float | None = parameter(
         "positive",
-        doc="of the time from the end of thinking to the first visible content.",
+        doc="limit on P95 of the time from the end of thinking to the first visible content.",
     )
     ttot_p99_ms: float | None = parameter("positive")
     ttfo_p50_ms: float | None = parameter("positive")
     ttfo_p95_ms: float | None = parameter(
-        "positive", doc="of the time from submission to the first visible content."
+        "positive", doc="limit on P95 of the time from submission to the first visible content."
     )
     ttfo_p99_ms: float | None = parameter("positive")
     output_itl_p50_ms: float | None = parameter("positive")
     output_itl_p95_ms: float | None = parameter("positive")
     output_itl_p99_ms: float | None = parameter(
-        "positive", doc="of the gaps between tokens from the first visible content on."
+        "positive", doc="limit on P99 of the gaps between tokens, starting at the first visible content."
     )
     max_think_tokens_mean: float | None = parameter(
-        "positive", doc="of the reasoning tokens of a reply that reasoned."
+        "positive", doc="largest mean number of reasoning tokens, over replies that reasoned."
     )
     max_think_tokens_p95: float | None = parameter("positive")
-    max_think_share: float | None = parameter("share", doc="of reasoning tokens among all output tokens.")
+    max_think_share: float | None = parameter(
+        "share", doc="largest share of reasoning tokens among all output tokens."
+    )
     max_budget_force_rate: float | None = parameter(
-        "share", doc="of replies whose reasoning the server ended."
+        "share", doc="largest share of replies whose reasoning the server ended."
     )
     max_critical_evictions: int | None = parameter(
         "amount",
-        doc="evictions of requests in their output phase, as the server counts them; 0 allows none.",
+        doc="most evictions of requests in their output phase, as the server counts them; 0 allows none.",
     )
 
     @property

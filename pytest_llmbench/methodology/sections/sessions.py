@@ -122,63 +122,70 @@ class Parameters(TestParameters):
         doc='``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a trace with '
         "``sessions = true`` or an object.",
     )
-    max_error_share: float = parameter("share", 0.01, doc="error budget, of turns and cut-off sessions.")
-    job_p50_s: float | None = parameter("positive", doc="median of job times, first turn due to last end.")
-    job_p95_s: float | None = parameter("positive", doc="the 95th percentile of job times.")
-    ttft_p95_ms: float | None = parameter("positive", doc="TTFT of all turns.")
+    max_error_share: float = parameter("share", 0.01, doc="error budget for turns and cut-off sessions.")
+    job_p50_s: float | None = parameter(
+        "positive",
+        doc="limit on the median job time: from the instant at which the first turn is due to the last end.",
+    )
+    job_p95_s: float | None = parameter("positive", doc="limit on P95 of the job time.")
+    ttft_p95_ms: float | None = parameter("positive", doc="limit on TTFT P95 of all turns.")
     ttft_p99_ms: float | None = parameter("positive")
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
-        "positive_by_turn", doc='TTFT by number of the turn, ``{1: 500, "2+": 300}``.'
+        "positive_by_turn", doc='limit on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.'
     )
     ttft_ms: float | None = parameter(
         "positive",
-        doc="a session is good if every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the job "
-        "``job_s``, where given.",
+        doc="limit of a good session: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the "
+        "job keeps ``job_s``, where given.",
     )
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
     job_s: float | None = parameter("positive")
-    min_session_goodput: float | None = parameter("share", doc="least share of good sessions among all.")
-    max_slowdown: float | None = parameter("positive", doc="median of job time under load / alone.")
-    max_llm_slowdown: float | None = parameter("positive", doc="the same for LLM time, without pauses.")
+    min_session_goodput: float | None = parameter(
+        "share", doc="least share of good sessions among all sessions."
+    )
+    max_slowdown: float | None = parameter(
+        "positive", doc="largest median ratio of job time, under load / alone."
+    )
+    max_llm_slowdown: float | None = parameter(
+        "positive", doc="largest median ratio of LLM time (job time without pauses), under load / alone."
+    )
     probe_sessions: int | None = parameter(
         "amount",
-        doc="sessions of each run that are sent alone before the load, one at a time, for comparison "
-        "(default 40 if the slowdown has a limit, else 0: not measured).",
+        doc="sessions that each run sends alone before the load, one at a time, for comparison (default "
+        "40 if the slowdown has a limit, else 0: not measured).",
     )
     find: Literal["jobs_per_hour"] | None = parameter(
         "choice",
-        doc="``jobs_per_hour``: search for the highest rate of session starts that keeps all limits of the "
-        "marker, instead of one load; ``min_jobs_per_hour`` implies it.",
+        doc="``jobs_per_hour``: search for the highest rate of session starts that keeps all limits of "
+        "the marker, instead of one load; ``min_jobs_per_hour`` implies the search.",
     )
     min_jobs_per_hour: float | None = parameter("positive")
-    initial: int | None = parameter(
-        "count", doc="of a search: jobs per hour of the first level (default 200)."
-    )
-    maximum: int | None = parameter("count", doc="of a search: its upper bound (default 6,400).")
+    initial: int | None = parameter("count", doc="search: jobs per hour at the first level (default 200).")
+    maximum: int | None = parameter("count", doc="search: upper bound in jobs per hour (default 6,400).")
     duration_s: float | None = parameter(
         "positive",
-        doc="of a search: time in which sessions of a level start, or five times the pauses of a session if "
-        "that is longer; ``total_sessions`` is their fewest number (10 / 100 / 500).",
+        doc="search: time in which the sessions of a level start, or five times the pauses of a session "
+        "if that is longer; ``total_sessions`` is the fewest sessions of a level (10 / 100 / 500).",
         scale=LEVEL_S,
     )
-    rate: float | None = parameter("positive", doc="open loop, session starts per second.")
+    rate: float | None = parameter("positive", doc="open loop: session starts per second.")
     arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
-        "arrival", doc="``trace``: without ``rate``, at the instants of the workload's trace."
+        "arrival", doc="``trace``: sessions start at the instants of the workload's trace, without ``rate``."
     )
     speedup: float | None = parameter(
-        "positive", doc="of a trace: factor by which sessions start faster; pauses stay."
+        "positive", doc="with a trace: factor by which sessions start faster; pauses stay as they are."
     )
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
-    sessions: int | None = parameter("count", doc="closed loop, sessions at once (default 8).")
+    sessions: int | None = parameter("count", doc="closed loop: sessions at once (default 8).")
     total_sessions: int | None = parameter(
-        "count", doc="measured sessions (default 500, quick 10; of a trace all)."
+        "count", doc="measured sessions (default 500, quick 10; with a trace all)."
     )
     steady: bool = parameter(
         "flag",
         False,
-        doc="closed loop: the sessions are a sample of a steady state with this many at once, not a job "
-        "that is exact in each run.",
+        doc="closed loop: the sessions are a sample of a steady state with this many at once; otherwise "
+        "they are a job that is exact in each run.",
     )
 
     @property

@@ -82,19 +82,19 @@ class Parameters(TestParameters):
     max_rate: float | None = parameter("positive")
     rate_step: float | None = parameter(
         "positive",
-        doc="open loop: the search between ``min_rate`` and ``max_rate`` ends when its bracket is this "
-        "narrow, in requests per second.",
+        doc="open loop, requests per second: the search between ``min_rate`` and ``max_rate`` ends when "
+        "its bracket is this narrow.",
     )
     arrival: Literal["poisson", "uniform", "gamma"] | str | None = parameter(
-        "arrival", doc="of an open loop, as for ``ttft``."
+        "arrival", doc="open loop: arrival process, as for ``ttft``."
     )
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     min_concurrency: int | None = parameter("count")
     max_concurrency: int | None = parameter("count")
     concurrency_step: int | None = parameter(
         "count",
-        doc="closed loop: the same for requests in flight, between ``min_concurrency`` and "
-        "``max_concurrency``.",
+        doc="closed loop, requests in flight: the search between ``min_concurrency`` and "
+        "``max_concurrency`` ends when its bracket is this narrow.",
     )
     duration_s: float | None = parameter(
         "positive", doc="duration of the reported level, ramp-up included.", scale=REPORTED_S
@@ -107,7 +107,7 @@ class Parameters(TestParameters):
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter(
         "positive",
-        doc="with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the highest that "
+        doc="with ``ttft_p99_ms``: limits on latency; the constrained throughput is the highest that "
         "meets them.",
     )
     min_output_tok_s: float | None = parameter("positive")

@@ -81,8 +81,8 @@ class Parameters(TestParameters):
 
     capacity_rps: float | None = parameter(
         "positive",
-        doc="capacity in requests per second, from published figures or an earlier test; else found by a "
-        "search.",
+        doc="capacity in requests per second, from published figures or an earlier test; otherwise a "
+        "search finds it.",
     )
     levels_percent: Sequence[float] = parameter(
         "percents",
@@ -94,7 +94,7 @@ class Parameters(TestParameters):
     )
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter(
-        "positive", doc="with ``ttft_p99_ms``: objectives on latency that the operating point must meet."
+        "positive", doc="with ``ttft_p99_ms``: limits on latency that the operating point must meet."
     )
     min_knee_rate: float | None = parameter("positive")
     min_saturation_rate: float | None = parameter("positive")
