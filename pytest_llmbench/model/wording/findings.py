@@ -290,11 +290,11 @@ _REPLIES = {
         "ratio",
     ),
     "server_counts": Sentence(
-        "the server does not count output tokens, so they were counted here, [by_text?by the reference "
-        "tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply that ended at "
-        "its limit counts as max_tokens][by_text!as chunks with text, which may hold several tokens]",
-        "make it send usage (stream_options.include_usage), or name the model's tokenizer (tokenizer.file "
-        "of the SUT file)",
+        "the server sends no usable count of output tokens, so they were counted here, [by_text?by the "
+        "reference tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply that ended "
+        "at its limit counts as max_tokens][by_text!as chunks with text, which may hold several tokens]",
+        "make it send usage with whole numbers (stream_options.include_usage), or name the model's tokenizer "
+        "(tokenizer.file of the SUT file)",
     ),
     "contradicted_counts": Sentence(
         "the server's token counts are impossible in {wrong} of {replies} replies (such as: {example})",
