@@ -389,6 +389,10 @@ def _explain(detail: Any) -> str:
     cap = name.removeprefix("max_")
     option = f"--llm-caps: {cap}" if cap in CAPS else "--llm-" + name.replace("_", "-")
     ours = detail.get("ctx", {}).get("error")
-    wanted = _WANTED.get(detail["type"], detail["msg"].lower()).format_map(detail.get("ctx", {}))
-    what = str(ours) if isinstance(ours, ValueError) else wanted
+    if isinstance(ours, ValueError):
+        what = str(ours)
+    elif detail["type"] in _WANTED:
+        what = _WANTED[detail["type"]].format_map(detail.get("ctx", {}))
+    else:
+        what = detail["msg"].lower()
     return f"{option}: {what}, got {shown(detail['input'])}"

@@ -178,7 +178,7 @@ def no_completion(
 def no_results(answer: Answer, dialect: str, why: str) -> SUTError:
     """The error for a reply of a non-generative API without results."""
     remedy = "look at the server's log; check that the model is of this kind, and the dialect (--llm-api)"
-    return _error(answer, f"the reply is not {dialect}: {why}", remedy)
+    return _error(answer, f"the reply is not of the API {dialect}: {why}", remedy)
 
 
 def in_one_piece(answer: Answer, events: int) -> SUTError:

@@ -55,7 +55,7 @@ def in_one_chunk(evidence: Evidence) -> Evidence:
 def test_replies_in_one_chunk_each_are_no_stream() -> None:
     found = status("M-4.2.2-per-chunk-arrival", in_one_chunk(SITUATIONS["gateway"]()))
     assert found.status is Status.UNMET
-    assert "no stream" in found.reason
+    assert "not a stream" in found.reason
 
 
 def test_replies_of_one_token_each_need_no_second_chunk() -> None:

@@ -260,7 +260,7 @@ def test_replies_of_token_ids_hold_no_answers(serve: Serve, plan: MakePlan, name
     target = serving(serve, calls(turn), None, "grpc")
     with (
         LoadGenerator(target, dialect_at("grpc://h:1", name), model="m") as generator,
-        pytest.raises(SuiteError, match=f"{name} answers in token ids, .* no live answers to read"),
+        pytest.raises(SuiteError, match=f"{name} answers in token ids, .* live answers cannot be read"),
     ):
         generator.run(plan(turns_of(CHAT, 2, 1), workload=CHAT, load=SessionSlots(2)))
     assert asked == []

@@ -248,7 +248,7 @@ def test_counts_that_are_given_are_taken(module: Callable[[str], str], opening: 
     [
         ("raise ValueError('no slot')", Outcome.IN_BAND_ERROR, "ValueError: no slot"),
         ("raise SystemExit(3)", Outcome.IN_BAND_ERROR, "SystemExit: 3"),
-        ("raise asyncio.CancelledError", Outcome.IN_BAND_ERROR, "cancelled by itself"),
+        ("raise asyncio.CancelledError", Outcome.IN_BAND_ERROR, "the call cancelled itself"),
         ("yield 7", Outcome.IN_BAND_ERROR, "TypeError: it yielded int, not text"),
         ("yield 'a', 1", Outcome.IN_BAND_ERROR, "with and without a number of tokens"),
         ("await asyncio.sleep(60)", Outcome.TIMEOUT, "total deadline"),

@@ -57,7 +57,7 @@ def test_a_fault_that_a_replay_cannot_have_is_said(fault: FaultKind, pytester: p
     pytester.makepyfile(test_suite=ONE_TEST)
     ran = pytester.runpytest_inprocess("-p", "no:cacheprovider", f"--llm-endpoint=replay:{scenario([fault])}")
     ran.assert_outcomes(errors=1)
-    ran.stdout.fnmatch_lines([f"*the fault {fault} lives in the bytes of the stream*"])
+    ran.stdout.fnmatch_lines([f"*the fault {fault} changes the bytes of the stream*"])
 
 
 def test_every_fault_over_http() -> None:

@@ -26,7 +26,9 @@ def test_a_proxy_is_said_and_recorded(suite: Suite, engine: EmbeddedEngine) -> N
         result = suite.measure(engine.url, f"--llm-proxy={log.url}")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([f"llmbench: *, through the proxy {log.url}"])
-    result.stdout.fnmatch_lines(["*requests went through the proxy*", f"*{log.url} (--llm-proxy): its time*"])
+    result.stdout.fnmatch_lines(
+        ["*requests went through the proxy*", f"*{log.url} (--llm-proxy): every figure includes*"]
+    )
     written = json.dumps(suite.report)
     assert '"measured_through_proxy"' in written
     assert f'"endpoint.proxy": {{"value": "{log.url}"' in written

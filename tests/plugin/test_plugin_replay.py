@@ -121,7 +121,7 @@ def test_wrong_scenarios_are_said_once_and_plainly(suite: Suite) -> None:
 
 def test_what_a_replay_cannot_do_is_refused(suite: Suite) -> None:
     suite.write(ONE)
-    suite.measure("replay:fast?fault=drip").stdout.fnmatch_lines(["*the fault drip lives in the bytes*"])
+    suite.measure("replay:fast?fault=drip").stdout.fnmatch_lines(["*the fault drip changes the bytes*"])
     suite.measure("replay", "--llm-model=other").stdout.fnmatch_lines(["*serves sim-fast, not other*"])
     suite.write(
         ONE,

@@ -74,7 +74,7 @@ def test_a_key_without_encryption_is_told(
     suite.write(SUITE, conftest=SMALL_WARMUP)
     result = suite.measure(engine.url, "--llm-workers=0")
     result.assert_outcomes(passed=1)
-    told = "went to a public address without encryption"
+    told = "was sent to a public address"
     assert (told in result.stdout.str()) is bool(key and public)
     assert (told in (suite.path / "out" / "summary.md").read_text("utf-8")) is bool(key and public)
 

@@ -455,7 +455,7 @@ def test_a_ca_file_that_cannot_be_used(tmp_path, content):
 )
 def test_what_is_no_url(endpoint):
     message = told(SuiteError, endpoint)
-    assert "is no URL of an HTTP endpoint" in message
+    assert "is not a URL of an HTTP endpoint" in message
     assert "http://localhost:8000/v1" in message
 
 

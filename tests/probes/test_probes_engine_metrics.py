@@ -366,9 +366,9 @@ def test_one_probe_for_several_loads(serve) -> None:
         ({WHERE: Canned(401)}, "/metrics: HTTP 401"),
         (
             {WHERE: Canned(200, dict(HTML), b"<html>hello</html>")},
-            "none of the series that are known of vLLM",
+            "no known series of vLLM",
         ),
-        ({WHERE: Canned(200, dict(PLAIN), b"process_cpu_seconds_total 1\n")}, "none of the series"),
+        ({WHERE: Canned(200, dict(PLAIN), b"process_cpu_seconds_total 1\n")}, "no known series"),
         ({WHERE: Canned(200, dict(PLAIN), b"vllm:num_requests_running x\n")}, "cannot be read"),
         ({WHERE: Canned(200, dict(PLAIN), b"# \n" * 200_000)}, "more than 512 KiB"),
     ],

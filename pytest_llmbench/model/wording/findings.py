@@ -291,8 +291,9 @@ _REPLIES = {
     ),
     "server_counts": Sentence(
         "the server sends no usable count of output tokens, so they were counted here, [by_text?by the "
-        "reference tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply that ended "
-        "at its limit counts as max_tokens][by_text!as chunks with text, which may hold several tokens]",
+        "reference tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply that "
+        "ended at its limit counts as max_tokens]"
+        "[by_text!as chunks with text, which may hold several tokens]",
         "make it send usage with whole numbers (stream_options.include_usage), or name the model's tokenizer "
         "(tokenizer.file of the SUT file)",
     ),

@@ -304,10 +304,10 @@ def raw_output(data: bytes, name: str = "text_output") -> bytes:
     ("name", "data", "problem"),
     [
         ("vllm-grpc", b"", "neither a chunk nor the end"),
-        ("vllm-grpc", b"\xff\xff", "no GenerateResponse"),
+        ("vllm-grpc", b"\xff\xff", "not a GenerateResponse"),
         ("vllm-grpc", b"\x9a\x01\x00", "neither a chunk nor the end"),  # a field that nobody knows
-        ("sglang-grpc", b"\x0a\x01\xff", "no GenerateResponse"),  # an id that is no UTF-8
-        ("kserve-grpc", b"{}", "no ModelStreamInferResponse"),
+        ("sglang-grpc", b"\x0a\x01\xff", "not a GenerateResponse"),  # an id that is no UTF-8
+        ("kserve-grpc", b"{}", "not a ModelStreamInferResponse"),
         ("kserve-grpc", raw_output(b"\x05\0\0\0hey"), "text_output that is shorter than it says"),
         ("kserve-grpc", raw_output(b"hey"), "text_output whose elements have no lengths"),
         ("kserve-grpc", raw_output(b"\x01\0\0\0\xff"), "text_output that is not UTF-8"),

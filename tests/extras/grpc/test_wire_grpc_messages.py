@@ -57,7 +57,7 @@ def test_a_compressed_message_marks_itself_alone() -> None:
     [
         (struct.pack(">BI", 0, 65), "a message of 65 bytes, more than 64"),
         (struct.pack(">BI", 1, 0xFFFFFFFF), "a message of 4294967295 bytes, more than 64"),
-        (b"<html", "no gRPC message (its flag is 60, not 0 or 1)"),
+        (b"<html", "not a gRPC message (its flag is 60, not 0 or 1)"),
     ],
 )
 def test_what_no_message_can_follow_is_the_last_event(bad: bytes, said: str) -> None:

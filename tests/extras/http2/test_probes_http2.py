@@ -77,7 +77,7 @@ def test_a_server_that_does_not_agree_over_tls(
 ) -> None:
     context, access = secured
     url = serve(peers(answers()), tls=context(*protocols))
-    with pytest.raises(SUTError, match=r"(?s)did not agree to h2 over TLS \(ALPN: none.*leave out"):
+    with pytest.raises(SUTError, match=r"(?s)did not accept h2 over TLS \(ALPN: none.*leave out"):
         agree_on_http2(url, access)
 
 

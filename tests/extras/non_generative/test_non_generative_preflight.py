@@ -29,7 +29,7 @@ def test_a_reply_without_a_result_is_told_before_any_load(serve_canned, canned_e
         server = serve_canned({MODELS: canned_engine[MODELS], "POST /v1/score": Canned.json(reply)})
         text = told(SUTError, server.url, api="score")
         assert said in text
-        assert "the reply is none of score" in text
+        assert "the reply is not of the API score" in text
 
 
 def test_auto_takes_no_non_generative_dialect(serve_canned, canned_engine):

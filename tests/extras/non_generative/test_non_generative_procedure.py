@@ -198,7 +198,7 @@ def test_without_a_result_nothing_is_measured() -> None:
     result = measured(change=failed, concurrency=2, requests=20, latency_p95_ms=10)
     assert result.metrics["latency.p95"].point is None
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
-    assert any("no request was answered" in note for note in map(str, result.notes))
+    assert any("no request got a result" in note for note in map(str, result.notes))
 
 
 def test_an_unknown_count_of_input_is_no_rate() -> None:

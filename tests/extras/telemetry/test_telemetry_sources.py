@@ -250,10 +250,10 @@ def test_lines_of_a_command() -> None:
     ("line", "told"),
     [
         ("watts: 3", "not JSON"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ('{"kind": "tpu", "power_w": 1}', "write one of gpu, cpu"),
         ('{"power_w": "12 W"}', "none of power_w"),
-        ('{"devices": {}}', "no list"),
+        ('{"devices": {}}', "not a list"),
     ],
 )
 def test_a_line_that_is_no_reading_says_why(line: str, told: str) -> None:

@@ -318,7 +318,7 @@ BEGUN = text(created()) + text(delta("one"))
         (says(text({"type": "error", "error": {"message": "no status"}})), "in_band_error", "no status"),
         (says(BEGUN, text(refused(500, "broke down"))), "in_band_error", "broke down"),
         (says(text(created()), text({"type": "response.failed", "response": {"status": "failed"}})),
-         "in_band_error", "its error says nothing"),
+         "in_band_error", "the response failed without a reason"),
         (says(text(created()), text(completed())), "empty", "no visible text"),
     ],
 )  # fmt: skip
