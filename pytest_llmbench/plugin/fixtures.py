@@ -210,11 +210,10 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
 
 @pytest.fixture(scope="session")
 def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
-    """The load that the generator can be trusted with on this host, from a quick selftest of about 13 s, run
-    once.
+    """The load that the generator can be trusted with on this host, from a quick selftest of about 13 s.
 
-    It tests the transport to ``--llm-endpoint``. The result is stored where possible, unless a complete one
-    is already stored, so that later tests cite it::
+    The selftest runs once. It tests the transport to ``--llm-endpoint``. The result is stored where possible,
+    unless a complete one is already stored, so that later tests cite it::
 
         def test_this_host_can_load(llm_selftest):
             assert llm_selftest.trusted
