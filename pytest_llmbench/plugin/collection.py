@@ -441,7 +441,7 @@ def _kept_limits(item: pytest.Item, given: Mapping[str, Any], where: str) -> dic
     if file is None and not isinstance(named, str):
         return {}
     from pytest_llmbench.methodology.places import here
-    from pytest_llmbench.store.baselines import of_test, read_limits
+    from pytest_llmbench.store.limit_files import of_test, read_limits
 
     name, kept = item.nodeid.partition("::")[2], dict[str, Any]()
     sources, mistakes = dict[str, Mapping[str, Any]](), list[str]()

@@ -7,13 +7,6 @@ Calibrations: ``.llmbench/MACHINE/calibration-DIGEST.json``, one file for each s
 
 The digest is that of what was calibrated, so a new calibration of the same takes the place of the old one,
 unlike a baseline: it says how noisy a system is, not how fast it has to be.
-
-Files of limits beside the tests are written by ``--llm-calibrate`` and reviewed like code. A table for each
-test, a line for each metric, in the metric's unit; a number, or one for each place::
-
-    [test_first_token]
-    "ttft.p50" = 480.0
-    output_token_throughput = { h100 = 3800.0, mi300 = 3050.0 }
 """
 
 from __future__ import annotations
@@ -23,15 +16,15 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from pytest_llmbench.errors import StoreError, SuiteError, shown
-from pytest_llmbench.input_files import SMALL_BYTES, parse_json, parse_toml, read_bytes
+from pytest_llmbench.errors import StoreError, shown
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import ComparisonVerdict, GateVerdict
 from pytest_llmbench.store.files import (
@@ -419,67 +412,3 @@ def read_calibration(path: Path) -> Calibration | None:
             where=str(path),
             remedy="calibrate again (--llm-calibrate), or remove the file",
         ) from error
-
-
-_HEAD = (
-    "# Limits by test and metric, in the metric's unit. Written by --llm-calibrate: review them like code.\n"
-)
-
-
-def read_limits(path: Path) -> dict[str, dict[str, Any]]:
-    """Test → metric → number, or place → number. SuiteError where the file cannot be read or has another
-    form; the numbers themselves are for the markers to check."""
-    try:
-        found = parse_toml(read_bytes(path))
-    except (OSError, ValueError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-        raise SuiteError(f"cannot be read: {told}", where=f"limits {path}", remedy=_REMEDY) from None
-    loose = [name for name, own in found.items() if not isinstance(own, dict)]
-    if loose:
-        told = f"{', '.join(loose)} must be inside a table [name_of_the_test]"
-        raise SuiteError(told, where=f"limits {path}", remedy=_REMEDY)
-    return found
-
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_REMEDY = "correct it, or let --llm-calibrate write it"
-
-
-def of_test(every: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    """The limits of a test by its name, or by that without its parameters; empty without limits."""
-    return every.get(name, every.get(name.partition("[")[0], {}))
-
-
-def write_limits(
-    path: Path, test: str, proposed: Mapping[str, float], place: str = ""
-) -> tuple[list[str], list[str]]:
-    """Put proposed limits of a test into the file, and give the metrics that were written, and those of the
-    test for which nothing is proposed.
-
-    A test that is there keeps its choice of metrics. ``place``: whose numbers they are; empty: the numbers
-    are for all places.
-
-    :raises SuiteError: what is there cannot be read. StoreError: the file cannot be written.
-    """
-    every = read_limits(path) if path.exists() else {}
-    own = every.setdefault(test, {})
-    written = [metric for metric in proposed if metric in own or not own]
-    for metric in written:
-        number, before = proposed[metric], own.get(metric)
-        by_place = before if isinstance(before, dict) else {}
-        own[metric] = {**by_place, place: number} if place else number
-    tables = [f"[{_key(name)}]\n" + "".join(map(_line, limits.items())) for name, limits in every.items()]
-    write_text(path, "\n".join([_HEAD, *tables]))
-    return written, [metric for metric in own if metric not in proposed]
-
-
-def _line(limit: tuple[str, Any]) -> str:
-    metric, value = limit
-    if isinstance(value, dict):
-        told = ", ".join(f"{_key(place)} = {json.dumps(each)}" for place, each in value.items())
-        return f"{_key(metric)} = {{ {told} }}\n"
-    return f"{_key(metric)} = {json.dumps(value)}\n"
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)

@@ -48,9 +48,9 @@ from pytest_llmbench.store.baselines import (
     read_calibration,
     recent_baselines,
     write_calibration,
-    write_limits,
 )
 from pytest_llmbench.store.files import machine_folders, machine_id
+from pytest_llmbench.store.limit_files import write_limits
 from pytest_llmbench.store.schema import iso_utc
 
 
