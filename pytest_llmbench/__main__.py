@@ -35,7 +35,7 @@ Each has --help. pytest runs the load tests: pytest --llm-endpoint=URL
 _COMMANDS = {
     "selftest": "harness.selftest.run",
     "recompute": "harness.recompute",
-    "recover": "harness.session_record",
+    "recover": "harness.recover",
     "list": "harness.history.sessions",
     "compare": "harness.history.comparing",
     "history": "harness.history.trend",

@@ -28,9 +28,9 @@ from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.http.http1 import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.comparison.calibrate import table
 from pytest_llmbench.harness.execution import LOADS_SCHEMA, read_loads
+from pytest_llmbench.harness.recover import _report_of
 from pytest_llmbench.harness.selftest.certificate import beyond
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
-from pytest_llmbench.harness.session_record import _report_of
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Fact, Facts, Origin
