@@ -347,8 +347,10 @@ def bullets(texts: Iterable[str]) -> str:
 
 
 def folded(title: str, body: str) -> str:
-    """A folded part. Its title is in a block of HTML, where a backslash would be shown."""
+    """A folded part. Its title is in a block of HTML, where a backslash would be shown; entities are safe
+    there, and where a site reads Markdown in it all the same."""
     told = _LIVE.sub("\u200b", html.escape(" ".join(title.split()), quote=False))
+    told = re.sub(r"[\\`*\[\]]", lambda found: f"&#x{ord(found[0]):x};", told)
     return f"<details><summary>{told}</summary>\n\n{body}\n</details>\n"
 
 

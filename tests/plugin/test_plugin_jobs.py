@@ -117,7 +117,7 @@ def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> N
     for metric in ("ttft.p50", "e2e.p99"):
         figure = entry["metrics"][metric]
         assert (figure["kind"], figure["runs"]) == ("saved_spread", 1)
-        assert "by the saved spread" in limits(entry)[metric][1]
+        assert "with the saved spread" in limits(entry)[metric][1]
     assert not [each for each in entry["validity"]["findings"] if each["check"] == "limit_within_noise"]
     assert recompute(suite.path / "out" / "report.json")[0].good
     suite.pytester.makeconftest(SMALL_WARMUP.replace("requests=2", "requests=3"))
