@@ -19,16 +19,13 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import zip_longest
 from pathlib import Path
 from pkgutil import walk_packages
 
-import certifi
 import pytest
 from however_late import however_late  # noqa: F401 - a fixture
 
@@ -66,15 +63,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # A selftest that the developer ran here would add findings of its own to the results under test.
 os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="state-", dir=_FOLDER)
 
-# Each client reads the certificates of all authorities that are trusted, which takes 30 ms of computing.
-# None of them vouches for a server of these tests: while they run, only the first is trusted.
-_AUTHORITY = _FOLDER / "authority.pem"
-if not _AUTHORITY.exists():
-    _first, _end, _ = Path(certifi.where()).read_text("utf-8").partition("-----END CERTIFICATE-----\n")
-    _AUTHORITY.write_text(_first + _end, "utf-8")
-os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
-os.environ["SSL_CERT_DIR"] = str(_FOLDER)
-
 # Sessions under test would write into the summary of the job that runs these tests, and annotate it.
 for _variable in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
     os.environ.pop(_variable, None)
@@ -95,53 +83,16 @@ if _INSTALLED:
 else:  # `pytest --help` in a clone where the package alone is installed
     collect_ignore_glob = ["*"]
 
-_WAITING = {
-    Path(__file__).parent / name
-    for name in (
-        "plugin",
-        "hostile",
-        "generator",
-        "harness",
-        "integration",
-        "docs",
-        "simulator/serving",
-        "simulator/protocols",
-    )
-}
-"""Folders of tests that start processes, and often wait for them."""
-
 
 def pytest_report_header() -> str | None:
     return None if _INSTALLED else "the project's own tests are left out: they need pip install '.[test]'"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that only gives tests to those of pytest-xdist loads nothing for them. pytest-xdist would
-    begin with the files of most tests, which are not the long ones."""
+    """The process that only gives tests to those of pytest-xdist loads nothing for them."""
     if _INSTALLED and (hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)):
         for name in LOADED:
             import_module(name)
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """By turns a file whose tests wait and one whose tests compute: of the processes of pytest-xdist, which
-    take file after file, seldom all wait. Files that are about timing come last, when the others have nothing
-    else to do; elsewhere tests that take the machine are the last of their file."""
-    files = sorted({item.path for item in items})
-    balance = Counter[Path]()
-    for item in items:
-        if not item.get_closest_marker("slow"):
-            balance[item.path] += 1 if _is_timing(item) else -1
-    alone = {path for path in files if balance[path] > 0}
-    shared = [path for path in files if path not in alone]
-    waiting = [path for path in shared if _WAITING.intersection(path.parents)]
-    computing = [path for path in shared if not _WAITING.intersection(path.parents)]
-    by_turns = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
-    order = [*by_turns, *(path for path in files if path in alone)]
-    place = {path: number for number, path in enumerate(order)}
-    items.sort(key=lambda item: (place[item.path], _is_timing(item)))
 
 
 @pytest.fixture
@@ -158,13 +109,6 @@ def whole_plugin() -> None:
     for module in walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
         if not module.name.endswith(".__main__") and ".ray." not in module.name:
             import_module(module.name)
-
-
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of sessions in this process leave them out: to draw is most of what writing a report takes."""
-    plots = import_module("pytest_llmbench.reports.plots")
-    monkeypatch.setattr(plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,6 @@ def cells(output: str) -> list[str]:
     return re.split(r"\s{2,}", output.strip().splitlines()[-1].strip())[1:]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_every_step_ends_as_the_page_says(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")  # cells are shortened in a narrower terminal
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")

@@ -13,7 +13,7 @@ from measured_rows import counted_rows
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("without_pictures", "however_late")]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("however_late")]
 
 DOCUMENTS = """
 import pytest

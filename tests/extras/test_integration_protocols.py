@@ -31,7 +31,7 @@ def statuses(entry: dict[str, Any]) -> dict[str, str]:
     return {clause["id"]: clause["status"] for clause in entry["compliance"]["requirements"]}
 
 
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 def test_clauses_name_websocket(pytester: pytest.Pytester, grpc_engine: EmbeddedEngine) -> None:
     entry = measured(pytester, grpc_engine.url.replace("http://", "ws://"), "--llm-workers=2")
     clauses = {clause["id"]: clause for clause in entry["compliance"]["requirements"]}
@@ -41,7 +41,7 @@ def test_clauses_name_websocket(pytester: pytest.Pytester, grpc_engine: Embedded
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 def test_the_advice_for_the_engine_s_boundary_is_met_over_grpc_alone(
     pytester: pytest.Pytester, grpc_engine: EmbeddedEngine
 ) -> None:

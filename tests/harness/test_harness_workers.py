@@ -72,7 +72,7 @@ def test_load(llm_result):
 """
 
 
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 def test_two_workers_measure_the_embedded_engine(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

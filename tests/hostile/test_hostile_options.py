@@ -125,7 +125,6 @@ def test_a_session(place: Path, pytester: pytest.Pytester, option: Option, name:
     run(pytester, option, VALUES[name])
 
 
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(("option", "name"), CASES[::23], ids=lambda each: getattr(each, "name", each))
 def test_a_session_with_some_of_them(
     place: Path, pytester: pytest.Pytester, option: Option, name: str

@@ -40,11 +40,7 @@ def _nowhere(left: Left, text: str = KEY) -> None:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_a_key_that_is_given_back_is_in_no_artefact(
-    name: str, session: Session, request: pytest.FixtureRequest
-) -> None:
-    if name != "load: everything":  # one is enough with pictures, which take half of the time
-        request.getfixturevalue("without_pictures")
+def test_a_key_that_is_given_back_is_in_no_artefact(name: str, session: Session) -> None:
     left = kept(name, session)
     assert left.code in (0, 1), left.terminal  # fifty requests may decide the limit
     assert "Traceback" not in left.terminal
@@ -63,7 +59,6 @@ def test_nor_where_xdist_carries_it(tmp_path: Path) -> None:
     _nowhere(left)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_nor_the_locals_and_the_output_of_a_test(session: Session) -> None:
     """The test without a load says the key whatever this machine makes of the load of the other."""
     suite = """
@@ -87,7 +82,6 @@ def test_nor_the_locals_and_the_output_of_a_test(session: Session) -> None:
     _nowhere(left)
 
 
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("option", ["--llm-endpoint", "--llm-baseline-endpoint"])
 def test_nor_the_userinfo_and_the_query_of_a_url(option: str, session: Session) -> None:
     secret = "pw-canary-7A9b3Z5w"

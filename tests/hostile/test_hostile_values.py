@@ -96,7 +96,6 @@ def test_a_session_ends_in_words(behaviour: Any, session: Session) -> None:
         assert largest < max(1_500_000, before + 300_000)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_report_that_cannot_be_written_takes_no_other_with_it(
     pytester: pytest.Pytester, session: Session
 ) -> None:

@@ -9,7 +9,7 @@ from embedded_chain import beside_truth, least_disturbed, measured
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("without_pictures", "however_late")]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("however_late")]
 
 
 def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:

@@ -14,8 +14,6 @@ from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.store.records_file import read_runs
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 FASTER = "replay"
 SLOWER = "replay:fast?" + "&".join(
     ["step_base_us=1260", "prefill_us_per_token=10.5", "decode_us_per_sequence=6.3", "kv_us_per_token=0.0105"]

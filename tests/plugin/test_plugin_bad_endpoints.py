@@ -16,8 +16,6 @@ from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 TWO = """
 from pytest_llmbench import llmbench
 

@@ -15,8 +15,6 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.baselines import Commit
 from pytest_llmbench.store.files import machine_id
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 ONE = """
 from pytest_llmbench import llmbench
 

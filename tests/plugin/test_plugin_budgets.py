@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 TWO = """
 from pytest_llmbench import llmbench
 

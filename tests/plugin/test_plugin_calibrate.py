@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 NOISY = "replay:fast?eos_mean_tokens=300"
 BODY = """
 from pytest_llmbench import llmbench

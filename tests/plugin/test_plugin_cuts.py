@@ -10,7 +10,6 @@ from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 IMPATIENT = """
 from pytest_llmbench import llmbench, make_workload
 

@@ -7,8 +7,6 @@ from plugin_suite import Suite
 
 from pytest_llmbench.compare.limits import comparisons, limits_of_option, nothing_decides
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 ONE = """
 from pytest_llmbench import llmbench
 

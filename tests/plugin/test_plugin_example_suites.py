@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 SUITES = Path(__file__).parents[2] / "example_suites"
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 BASELINE = "--llm-baseline-endpoint=replay:h100-8b"

@@ -151,7 +151,6 @@ def test_of_what_is_measured(suite: Suite, chosen: str, status: int) -> None:
     assert result.ret == status, result.stdout
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_report_that_is_lost_is_an_ordinary_failure(suite: Suite) -> None:
     suite.write(MEASURED)
     (suite.path / "out" / "report.html").mkdir(parents=True)

@@ -9,8 +9,6 @@ import pytest
 from consistent_figures import contradictions
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_ten_tests.py"
 QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """At a quarter of the speed of the usual engine a smoke run sends fewer requests in as many loads."""

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 AUTO = """
 from pytest_llmbench import llmbench
 

@@ -63,7 +63,6 @@ def test_a_test_of_a_base_class_elsewhere_has_no_line(suite: Suite, job: Path) -
     assert command.startswith("::error file=test_suite.py,title=FAIL TestIt%3A%3Atest_too_slow::")
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_with_a_report_the_summary_names_it_and_files_for_ci_are_beside_it(suite: Suite, job: Path) -> None:
     suite.run(*REPLAY, "--llm-report=out", "-k", "without_a_limit").assert_outcomes(passed=1, deselected=1)
     written = (suite.path / "out" / "summary.md").read_text("utf-8")

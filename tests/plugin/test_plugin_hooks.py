@@ -10,8 +10,6 @@ from plugin_suite import Suite
 
 from pytest_llmbench.plugin import hookspecs
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 
 def example(hook: str) -> str:
     """The code block of a hook's docstring."""

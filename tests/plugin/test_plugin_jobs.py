@@ -11,8 +11,6 @@ from plugin_suite import SMALL_WARMUP, Suite
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.harness.recompute import recompute
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 SHAPES = """
 from pytest_llmbench import e2e, llmbench, ms
 

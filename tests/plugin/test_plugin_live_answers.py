@@ -10,8 +10,6 @@ from plugin_suite import SMALL_WARMUP, Suite
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.model.request import LIVE_ANSWERS
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 CHATS = """
 from pytest_llmbench import llmbench
 

@@ -54,7 +54,7 @@ def test_a_load(llm_client):
 """
 
 
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 def test_measuring_processes_start_with_the_first_load(suite: Suite) -> None:
     suite.write(COUNTED, SMALL_WARMUP)
     suite.measure("sim", "--llm-workers=2", "--llm-inconclusive=pass").assert_outcomes(passed=2)

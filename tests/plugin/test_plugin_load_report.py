@@ -36,9 +36,7 @@ MADE: dict[str, Path] = {}
 
 
 @pytest.fixture
-def finished(
-    without_pictures: None, suite: Suite, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> Path:
+def finished(suite: Suite, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
     """A copy of the report directory of one session, two runs of each test."""
     if not MADE:
         suite.write(SUITE)

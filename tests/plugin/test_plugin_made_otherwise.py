@@ -10,8 +10,6 @@ from plugin_suite import Suite
 
 from pytest_llmbench.harness.history.comparing import main as compare
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 GAPS = """
 from pytest_llmbench import itl, llmbench, ms
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from plugin_suite import Suite
-
-pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 def test_an_open_end_is_explained_where_it_is_compared(suite: Suite) -> None:

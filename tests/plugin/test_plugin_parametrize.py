@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 HEAD = "import pytest\nfrom pytest_llmbench import SyntheticWorkload, Fixed, llmbench\n\n"
 
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 ONE = """
 import pytest
 from pytest_llmbench import llmbench

@@ -7,7 +7,6 @@ from plugin_suite import Suite
 
 from pytest_llmbench.__main__ import main
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 MIXED = """
 from pytest_llmbench import llmbench, ms, ttft, e2e
 

@@ -14,7 +14,7 @@ from pytest_llmbench.plugin.session import name_of_this_session
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.records_file import read_runs
 
-pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
+pytestmark = pytest.mark.usefixtures("however_late")
 BODY = """
 from pytest_llmbench import llmbench
 

@@ -10,7 +10,7 @@ from relays import http_proxy
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
+pytestmark = pytest.mark.usefixtures("however_late")
 
 SUITE = """
 from pytest_llmbench import llmbench, make_workload

@@ -19,8 +19,6 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.execution import read_loads
 from pytest_llmbench.store.files import write_text
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_ten_tests.py"
 TWO = """
 from pytest_llmbench import llmbench, make_workload, ms, ttft

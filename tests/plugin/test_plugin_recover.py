@@ -22,7 +22,6 @@ from waiting import wait_for
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 KILL = 'os.kill(int(os.environ["CONTROLLER"]), signal.SIGKILL)'
 FOUR = f"""
 import os, signal

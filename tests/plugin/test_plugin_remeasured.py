@@ -18,7 +18,6 @@ from whole_records import whole_records
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 BODY = """
 from pytest_llmbench import llmbench
 

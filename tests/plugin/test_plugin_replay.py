@@ -10,8 +10,6 @@ from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.store.records_file import read_runs
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 QUICKSTART = Path(__file__).parents[2] / "example_suites" / "quickstart" / "test_first_token.py"
 ONE = """
 from pytest_llmbench import llmbench

@@ -11,8 +11,6 @@ from plugin_suite import Suite
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.harness.report_files import RENDERED, _is_read
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 TWO = """
 from pytest_llmbench import llmbench
 

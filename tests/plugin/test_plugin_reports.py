@@ -112,7 +112,6 @@ def test_pytest_html_columns_and_plot(ran: Suite) -> None:
         assert word in text
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_terminal_section(suite: Suite) -> None:
     suite.write(BODY)
     table = "  test *verdict *limit *measured*"
@@ -145,7 +144,7 @@ def test_a_test_that_could_not_be_measured_is_in_the_report(suite: Suite) -> Non
     assert "127.0.0.1:9" in entry["error"]
 
 
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 def test_what_a_test_sent_and_what_that_costs(suite: Suite, engine: EmbeddedEngine) -> None:
     (suite.path / "sut.toml").write_text("[prices]\ninput_per_million = 2\noutput_per_million = 4\n")
     suite.write(SMALL)
@@ -178,7 +177,6 @@ def test_no_secret_reaches_any_artefact(
         assert not text or canary not in text, path
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_section_that_cannot_be_shown_costs_no_other(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake of ours in one test's section: the others print, and the session is no success."""
     from pytest_llmbench.reports import terminal

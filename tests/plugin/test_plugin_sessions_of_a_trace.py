@@ -15,8 +15,6 @@ from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 ROOT = Path(__file__).parents[2]
 TABLE = """
 [workloads.agents]

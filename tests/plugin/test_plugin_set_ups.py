@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures", "fake_servers", "however_late")
+pytestmark = pytest.mark.usefixtures("fake_servers", "however_late")
 
 SERVERS = """
 import pytest

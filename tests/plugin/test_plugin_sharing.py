@@ -6,7 +6,6 @@ import pytest
 from plugin_suite import Suite
 from test_plugin_hooks import example
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 TWO_GATES = """
 from pytest_llmbench import llmbench
 

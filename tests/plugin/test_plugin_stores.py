@@ -17,8 +17,6 @@ from plugin_suite import Suite
 from pytest_llmbench.store import elsewhere
 from pytest_llmbench.store.files import machine_id
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 EXAMPLE = Path(__file__).parents[2] / "example_suites" / "stores"
 SAVED = ("--llm-runs=3", "--llm-save=main", "--llm-inconclusive=pass")
 COMPARED = (*SAVED, "--llm-compare=main")

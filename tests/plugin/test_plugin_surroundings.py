@@ -10,7 +10,6 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 from pytest_apart import WITHOUT_OTHERS
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 since_9 = pytest.mark.skipif(pytest.version_tuple < (9,), reason="of pytest 9")
 ONE = """
 from pytest_llmbench import llmbench

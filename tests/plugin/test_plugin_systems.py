@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 FAST, SLOW = "ours=replay:fast", "theirs=replay:fast?step_base_us=2400"
 BODY = """
 from pytest_llmbench import llmbench

@@ -7,8 +7,6 @@ from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.__main__ import main
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 PREFIX_CACHE = """
 from pytest_llmbench import llmbench
 

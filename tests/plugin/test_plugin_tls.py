@@ -13,7 +13,7 @@ from relays import in_front_of
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
+pytestmark = pytest.mark.usefixtures("however_late")
 
 SUITE = """
 from pytest_llmbench import llmbench, make_workload

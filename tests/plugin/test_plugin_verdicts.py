@@ -46,7 +46,6 @@ def test_the_summary_says_what_was_judged(suite: Suite, monkeypatch: pytest.Monk
     )
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_pass_fail_and_inconclusive(suite: Suite) -> None:
     suite.write(
         """
@@ -95,7 +94,6 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
     assert all(entry["validity"]["verdict"] == "valid" for entry in entries.values())
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_inconclusive_may_pass(suite: Suite) -> None:
     suite.write(
         """
@@ -109,7 +107,6 @@ def test_inconclusive_may_pass(suite: Suite) -> None:
     assert suite.report["tests"][0]["gate"]["verdict"] == "inconclusive"
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
     # Prompts of more tokens than the engine's context: it refuses them all, which is beyond any error budget.
     suite.write(
@@ -138,7 +135,6 @@ def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
     assert entry["gate"]["verdict"] != "pass"
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_compliance_fails_only_when_asked(suite: Suite) -> None:
     suite.write(
         """
@@ -168,7 +164,6 @@ def test_llm_result_without_a_marker_is_refused(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["*llm_result needs a marker*"])
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_async_bodies_and_hand_made_plans(suite: Suite) -> None:
     suite.write(
         """
@@ -225,7 +220,6 @@ def test_an_overridden_sut_needs_no_endpoint(suite: Suite) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plugins", [["-p", "no:html"], ["-n2"], ["-W", "error"], ["--timeout=60"]], ids=str)
-@pytest.mark.usefixtures("without_pictures")
 def test_beside_other_plugins(suite: Suite, plugins: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     summary = suite.path / "step_summary"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -247,7 +241,6 @@ def test_beside_other_plugins(suite: Suite, plugins: list[str], monkeypatch: pyt
     assert summary.read_text("utf-8").count("LLM benchmark: ") == 1, "one process tells of the session"
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
     suite.write(
         """
@@ -270,7 +263,6 @@ def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
     assert "1 XFAIL, 1 XPASS" in (suite.path / "out" / "summary.md").read_text("utf-8")
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> None:
     suite.write(
         """
@@ -285,7 +277,6 @@ def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> 
     assert [entry["nodeid"] for entry in suite.report["tests"]] == ["test_suite.py::test_some[2]"]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_too_short_for_its_queue_is_told_everywhere(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,6 @@ import math
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 FOUR = "replay:h100-70b-tp4?prefix_caching=on&replicas=4"
 SUITE = """
 from pytest_llmbench import llmbench

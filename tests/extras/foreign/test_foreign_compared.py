@@ -11,8 +11,6 @@ from extended import distribution, python
 from foreign_files import CANARY, sglang, text, vllm
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 SHOWN = """
 from pytest_llmbench import llmbench
 

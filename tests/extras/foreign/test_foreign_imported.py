@@ -9,8 +9,6 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 from recipe_examples import RANDOM, SERVING, written
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 LIST = "--llm-import=serving-tests.json"
 ONE_ROW = {
     **SERVING["tests"][0],

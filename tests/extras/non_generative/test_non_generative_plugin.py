@@ -21,7 +21,7 @@ def test_first_token(): ...
 )
 
 
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize(("endpoint", "api"), [("replay", "openai-embeddings"), ("sim", "score")])
 def test_a_gate_on_vectors_or_scores(suite: Suite, endpoint: str, api: str) -> None:
     suite.write(EMBED)
@@ -54,7 +54,6 @@ def test_a_marker_over_an_api_of_the_other_kind_is_a_usage_error(suite: Suite) -
     assert "test_embed" not in told
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_fixture_that_chooses_the_api_is_looked_at_when_it_is_open(suite: Suite) -> None:
     suite.write(
         BOTH,

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from plugin_suite import Suite
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 ONE = """
 from pytest_llmbench import llmbench
 

@@ -12,8 +12,6 @@ from plugin_suite import Suite
 
 from pytest_llmbench.__main__ import main
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 EXAMPLE = Path(__file__).parents[3] / "example_suites" / "stores"
 SAVED = ("--llm-runs=3", "--llm-save=main", "--llm-inconclusive=pass")
 
