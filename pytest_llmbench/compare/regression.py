@@ -383,6 +383,13 @@ def log_ratio(
     return LogRatio(point, error, freedom, level, method)
 
 
+def paired_ratio(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> Estimate:
+    """The geometric mean of ``after`` / ``before``, in pairs, of positive values."""
+    found = log_ratio(before, after, paired=True, level=level)
+    point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
+    return Estimate(point, lower, upper, level, len(before), found.method, "ratio")
+
+
 def _paired(before: FloatArray, after: FloatArray, level: float) -> LogRatio:
     if len(before) != len(after):
         raise ValueError(f"{len(before)} runs of the baseline cannot be paired with {len(after)}")

@@ -21,6 +21,12 @@ from pytest_llmbench.stats.runs import OPEN, Interval, Samples, as_runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 
+def exact_share(ones: int, of: int, *, level: float = 0.95) -> Estimate:
+    """A share of independent ones, with the interval of Clopper and Pearson."""
+    lower, upper = exact_share_interval(ones, of, tail=(1 - level) / 2)
+    return Estimate(ones / of, lower, upper, level, of, "Clopper-Pearson interval", "ratio")
+
+
 def ratio_of_sums(
     numerators: Samples, denominators: Samples, *, unit: str, seed: int, level: float = 0.95
 ) -> Estimate:

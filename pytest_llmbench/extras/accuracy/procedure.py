@@ -12,23 +12,23 @@ sampled there, so the share itself decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pytest_llmbench.errors import StoreError, SuiteError, shown
 from pytest_llmbench.input_files import parse_json, read_bytes
 from pytest_llmbench.methodology.measuring.adaptive import fewest_requests
+from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.ratios import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
 from pytest_llmbench.metrics.throughput import completion_rate
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Cell, Row, cells, number, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
@@ -44,10 +44,7 @@ from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload
 from pytest_llmbench.workloads.synthetic import ARITHMETIC_NAME as ARITHMETIC
 
-NAME = "accuracy"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Accuracy"
+HEADING = Heading("accuracy", "", "Accuracy")
 MAIN_METRICS = (ACCURACY,)
 
 USUAL_QUESTIONS = 1000
@@ -140,7 +137,7 @@ class Parameters(TestParameters):
     def undecidable(self) -> list[str]:
         asked = self.questions or _size(find_workload(self.workload))
         return [
-            f"{each} needs at least {fewest:.0f} questions to be decided, there are {asked}"
+            f"{each} needs at least {number(fewest)} questions to be decided, there are {asked}"
             for each in self.objectives
             if asked < (fewest := fewest_requests(each))
         ]
@@ -152,14 +149,11 @@ def _size(workload: Workload) -> int:
     return min(int(entries), USUAL_QUESTIONS)
 
 
-def _count(parameters: Parameters, setting: Setting) -> int:
-    asked = parameters.questions or _size(setting.workload)
-    return min(asked, QUICK_QUESTIONS) if setting.scale == "quick" else asked
-
-
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The one load of the test: each question once, in the order that the seed gives."""
-    count = _count(parameters, setting)
+    count = parameters.questions or _size(setting.workload)
+    if setting.scale == "quick":
+        count = min(count, QUICK_QUESTIONS)
     part = part_of(setting, setting.workload, "questions", concurrency=parameters.concurrency, count=count)
     load = ClosedLoop(min(parameters.concurrency, count))
     return (part.plan(setting, "questions", load, count, ignore_eos=False),)
@@ -188,21 +182,13 @@ def result(
     metrics: dict[str, Estimate] = accuracy(records) | {"completion_rate": completion_rate(records)}
     for label, own in classes.items():
         metrics |= {f"{name}[{label}]": each for name, each in accuracy(own).items()}
-    facts = setting.facts | manifest(setting, plans(parameters, setting), warmup, seen)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=TITLE,
+    return replace(
+        bare_result(HEADING, parameters, setting, warmup, seen, plans(parameters, setting)),
         metrics=metrics,
-        tables=(_results(metrics, records), *_by_class(metrics, classes), *_wrong(records)),
-        plots=(),
-        configuration=configuration(facts, seen),
+        tables=tuple(_tables(metrics, records, classes)),
         # How replies came is nobody's business here: a buffer on the way does not void what they say.
         observations=tuple(replace(run, records=run.records.without_streams()) for run in seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(Note.of("outside_draft", test=NAME),),
+        notes=(Note.of("outside_draft", test=HEADING.test),),
     )
 
 
@@ -216,36 +202,35 @@ _CHECKS = {
 }
 
 
-def _results(metrics: dict[str, Estimate], records: Sequence[Records]) -> Table:
+def _tables(
+    metrics: Mapping[str, Estimate],
+    records: Sequence[Records],
+    classes: Mapping[str, Sequence[Records]],
+) -> Iterator[Table]:
     found = counts(records)
     rows: list[tuple[str, Cell]] = [("Questions", sum(found.values()))]
     rows += [(_CHECKS[check], count) for check, count in found.items()]
     shown = {ACCURACY: "Accuracy", ACCURACY_OF_SET: "Accuracy of just these"}
     rows += zip(shown.values(), cells(metrics, shown), strict=True)
-    return Table("accuracy_results", "Accuracy", ("Metric", "Value", "95 % interval"), with_intervals(rows))
-
-
-def _by_class(metrics: dict[str, Estimate], classes: Mapping[str, Sequence[Records]]) -> tuple[Table, ...]:
-    if not classes:
-        return ()
-    rows: list[Row] = [
+    yield Table("accuracy_results", "Accuracy", ("Metric", "Value", "95 % interval"), with_intervals(rows))
+    by_class: list[Row] = [
         (label, sum(map(len, checks(own))), *cells(metrics, (f"{ACCURACY}[{label}]",)))
         for label, own in classes.items()
     ]
-    return (Table("accuracy_by_class", "Accuracy by Class", ("Class", "Questions", "Accuracy"), tuple(rows)),)
-
-
-def _wrong(records: Sequence[Records]) -> tuple[Table, ...]:
-    """The first answers that are not right, as the scorer understood them."""
-    rows: list[Row] = [
+    if by_class:
+        columns = ("Class", "Questions", "Accuracy")
+        yield Table("accuracy_by_class", "Accuracy by Class", columns, tuple(by_class))
+    # As the scorer understood the answers.
+    wrong: list[Row] = [
         (int(index), _CHECKS[check_of(told)], told.partition(": ")[2])
         for run in records
         for index, told in zip(run.index.tolist(), run.answer_check, strict=True)
         if told is not None and told != RIGHT
     ]
-    columns = ("Question", "Check", "Taken for the answer")
-    shown = tuple(rows[:_MOST_SHOWN])
-    return (Table("accuracy_wrong", "First Answers that Are Not Right", columns, shown),) if rows else ()
+    if wrong:
+        columns = ("Question", "Check", "Taken for the answer")
+        first = tuple(wrong[:_MOST_SHOWN])
+        yield Table("accuracy_wrong", "First Answers that Are Not Right", columns, first)
 
 
 def no_warmup(parameters: Parameters, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract
@@ -253,7 +238,7 @@ def no_warmup(parameters: Parameters, setting: Setting) -> Sequence[Workload]:  
     return ()
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, needs, no_warmup, result=result)
+TEST = TestDefinition(*HEADING, Parameters, procedure, plans, needs, no_warmup, result=result)
 
 
 def questions(
@@ -316,10 +301,6 @@ def golden_share(path: str, workload: Workload) -> float:
     except (OSError, ValueError, StoreError) as error:
         why = getattr(error, "strerror", None) or getattr(error, "what", None) or error
         raise SuiteError(f"cannot be read: {why}", where=f"golden {shown(path)}", remedy=_GIVE) from error
-    return _listed(content, path, workload)
-
-
-def _listed(content: Any, path: str, workload: Workload) -> float:
     share = content.get(workload.name) if isinstance(content, dict) else None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         what = f"states no share from 0 to 1 for {workload.name!r}"
@@ -330,8 +311,13 @@ def _listed(content: Any, path: str, workload: Workload) -> float:
 
 def _of_report(report: Report, path: str, workload: Workload) -> float:
     asked = {name: workload.specification().get(name) for name in _IDENTITY}
-    entries = [each for each in report.tests if each.test == "accuracy" and _share(each) is not None]
-    alike = [each for each in entries if each.workload is not None and _identity(each) == asked]
+    entries = [each for each in report.tests if each.test == HEADING.test and _share(each) is not None]
+    alike = [
+        each
+        for each in entries
+        if each.workload is not None
+        and {name: each.workload.specification.get(name) for name in _IDENTITY} == asked
+    ]
     shares = {_share(each) for each in alike}
     if len(shares) == 1 and (share := shares.pop()):
         return share
@@ -347,8 +333,3 @@ def _of_report(report: Report, path: str, workload: Workload) -> float:
 def _share(entry: TestEntry) -> float | None:
     found = entry.metrics.get(ACCURACY_OF_SET)
     return None if found is None else found.point
-
-
-def _identity(entry: TestEntry) -> dict[str, Any]:
-    assert entry.workload is not None
-    return {name: entry.workload.specification.get(name) for name in _IDENTITY}

@@ -75,7 +75,13 @@ def send_spread(seen: Sequence[Observation]) -> Estimate:
 def rates_of(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     """The rates of the runs together."""
     records = [run.records for run in seen]
-    found = {COMMON.name: _common(records, seed), FASTEST.name: _fastest(records)}
+    windows = [window for run in records if (window := _all_generate(run)) is not None]
+    if windows and len(windows) == len(records):
+        common = output_token_throughput(windows, seed=seed)
+    else:
+        why = "no stretch of time in which all requests of a run generate"
+        common = Estimate.undefined(unit="tok/s", method=why)
+    found = {COMMON.name: common, FASTEST.name: _fastest(records)}
     for row, values in ((SERVER_PREFILL, prefill_rates), (SERVER_GENERATION, generation_rates)):
         found |= distribution(row.name, [values(run) for run in records], unit="tok/s")
     return found
@@ -98,15 +104,6 @@ def _per_second(records: Records, tokens: IntColumn, times_ns: IntColumn) -> Flo
     return np.asarray(1e9 * tokens[known] / times_ns[known], dtype=np.float64)
 
 
-def _common(runs: Sequence[Records], seed: int) -> Estimate:
-    windows = [_all_generate(run) for run in runs]
-    known = [each for each in windows if each is not None]
-    if not known or len(known) < len(windows):
-        why = "no stretch of time in which all requests of a run generate"
-        return Estimate.undefined(unit="tok/s", method=why)
-    return output_token_throughput(known, seed=seed)
-
-
 def _all_generate(records: Records) -> Window | None:
     ended = records.select(records.ok & (records.first_nonempty_ns != MISSING))
     if not len(ended):
@@ -122,7 +119,9 @@ def _fastest(runs: Sequence[Records]) -> Estimate:
         len(rates) == int((run.ok & (streamed_tokens(run) > 0)).sum())
         for run, rates in zip(runs, told, strict=True)
     )
-    rates = told if by_server and all(map(len, told)) else [_by_tpot(run) for run in runs]
+    rates = told
+    if not by_server or not all(map(len, told)):
+        rates = [1000.0 / tpot[tpot > 0] for tpot in map(tpot_ms, runs)]
     if not rates or not all(map(len, rates)):
         return Estimate.undefined(unit="tok/s", method="no request has a rate", reason=Reason.NO_SAMPLES)
     points = [float(own.max()) * len(run) for own, run in zip(rates, runs, strict=True)]
@@ -130,8 +129,3 @@ def _fastest(runs: Sequence[Records]) -> Estimate:
     return Estimate(
         float(np.mean(points)), None, None, 0.95, sum(map(len, runs)), f"{method} x requests", "tok/s"
     )
-
-
-def _by_tpot(records: Records) -> FloatArray:
-    tpot = tpot_ms(records)
-    return np.asarray(1000.0 / tpot[tpot > 0], dtype=np.float64)

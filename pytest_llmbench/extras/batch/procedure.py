@@ -17,6 +17,7 @@ from pytest_llmbench.extras.batch.figures import (
     rates_of,
     send_spread,
 )
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.parameters import parameter
@@ -30,10 +31,7 @@ from pytest_llmbench.model.plan import Batch, Load
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
-NAME = "batch"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Batch"
+HEADING = Heading("batch", "", "Batch")
 WHOLE = "whole_request"
 """Value of ``load.release`` where nothing is held back."""
 MAIN_METRICS = (COMMON.name, "makespan", "ttft.p50")
@@ -77,12 +75,10 @@ def result(
     shown = {row.name: row.title for row in (SPREAD, COMMON, FASTEST)}
     shown |= {f"{row.name}.p50": f"{row.title}, P50" for row in (SERVER_PREFILL, SERVER_GENERATION)}
     rows = zip(shown.values(), cells(metrics, shown), strict=True)
-    table = Table("batch", "Batch", ("Metric", "Value", "Next run"), with_intervals(rows))
+    table = Table(HEADING.test, HEADING.title, ("Metric", "Value", "Next run"), with_intervals(rows))
     whole = {run.selfcheck.transport for run in seen if run.facts.value(LoadFact.RELEASE) == WHOLE}
     notes = [Note.of("not_held_back", transport=each) for each in sorted(whole)]
-    return job.extended(made, NAME, TITLE, table, metrics, by_run, notes)
+    return job.extended(made, HEADING, table, metrics, by_run, notes)
 
 
-TEST = TestDefinition(
-    NAME, SECTION, TITLE, Parameters, one_load_procedure(result), one_load_plans, result=result
-)
+TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

@@ -14,6 +14,7 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.extras.grid.front import NAME, PER_ACCELERATOR, PER_USER
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
@@ -30,9 +31,7 @@ from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Grid Cell"
+HEADING = Heading(NAME, "", "Grid Cell")
 MAIN_METRICS = (PER_USER, "output_token_throughput", "ttft.p50")
 
 SPREAD = {"input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
@@ -105,7 +104,11 @@ def cells(given: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The id and the keywords of each cell, in the order of the lists. Raises SuiteError for an empty list,
     and for one that has an entry twice."""
     usual = {each.name: each.default for each in fields(Parameters)}
-    lists = {name: _listed(given.get(name, usual[name])) for name in SPREAD}
+    asked = {name: given.get(name, usual[name]) for name in SPREAD}
+    lists = {
+        name: list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else [value]
+        for name, value in asked.items()
+    }
     mistakes = [f"{name} is an empty list" for name, values in lists.items() if not values]
     mistakes += [
         f"{name} has {shown(value)} twice"
@@ -122,10 +125,6 @@ def cells(given: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _listed(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str | bytes) or not isinstance(value, Iterable) else list(value)
-
-
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
@@ -140,7 +139,7 @@ def result(
     table = Table("grid_cell", "Cell of the Grid", ("Metric", "Value", "Next run"), with_intervals(cell))
     tpot = made.by_run.get("tpot.mean")
     by_run = {} if tpot is None else {PER_USER: tuple(each and 1000.0 / each for each in tpot)}
-    return job.extended(made, NAME, TITLE, table, metrics, by_run)
+    return job.extended(made, HEADING, table, metrics, by_run)
 
 
 def _per_user(tpot: Estimate | None) -> Estimate:
@@ -161,6 +160,4 @@ def _per_user(tpot: Estimate | None) -> Estimate:
     )
 
 
-TEST = TestDefinition(
-    NAME, SECTION, TITLE, Parameters, one_load_procedure(result), one_load_plans, result=result
-)
+TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

@@ -17,8 +17,9 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from pytest_llmbench.compare.regression import log_ratio
+from pytest_llmbench.compare.regression import paired_ratio
 from pytest_llmbench.metrics.definitions import MetricDefinition
+from pytest_llmbench.metrics.ratios import exact_share
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -31,11 +32,8 @@ from pytest_llmbench.workloads.adapted import Salted, with_lengths_of
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, rewording_of, single_requests
 
 NEW: Final = "new"
-
 REPEATED: Final = "repeated"
-
 PUBLISHED: Final = "published"
-
 LOADED: Final = "loaded"
 
 _LEVEL = 0.95
@@ -111,9 +109,7 @@ def _ratio(label: str, against: str, value: Callable[[Reply], float | None]) -> 
         if len(known) < 2:
             return _none(len(known))
         before, after = (np.maximum(np.array(arm), 1.0) for arm in zip(*known, strict=True))
-        found = log_ratio(before.tolist(), after.tolist(), paired=True, level=_LEVEL)
-        point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
-        return Estimate(point, lower, upper, _LEVEL, len(before), found.method, "ratio")
+        return paired_ratio(before.tolist(), after.tolist(), level=_LEVEL)
 
     return measured
 
@@ -121,13 +117,6 @@ def _ratio(label: str, against: str, value: Callable[[Reply], float | None]) -> 
 def _none(n: int) -> Estimate:
     method = "too few replies were complete and had what is compared"
     return Estimate.undefined(unit="ratio", method=method, n=n, reason=Reason.NO_SAMPLES)
-
-
-def _share(ones: int, of: int) -> Estimate:
-    if not of:
-        return _none(0)
-    lower, upper = exact_share_interval(ones, of, tail=(1 - _LEVEL) / 2)
-    return Estimate(ones / of, lower, upper, _LEVEL, of, "Clopper-Pearson interval", "ratio")
 
 
 def _canned(replies: Replies) -> Estimate:
@@ -144,7 +133,7 @@ def _canned(replies: Replies) -> Estimate:
         for each, gap_ns in streamed
         if each.first_word == usual[0][0] and gap_ns > max(each.ttft_ns, _LONGER * each.usual_gap_ns)
     ]
-    return _share(len(canned), len(streamed))
+    return exact_share(len(canned), len(streamed), level=_LEVEL) if streamed else _none(0)
 
 
 def _changed(replies: Replies) -> Estimate:

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from pytest_llmbench.extras.integrity.checks import (
     CHECKS,
     AuditPrompts,
-    Check,
     Kind,
     fewest_prompts,
     replies_of,
 )
+from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
@@ -31,17 +30,14 @@ from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, T
 from pytest_llmbench.metrics.throughput import completion_rate
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import SUTFact
-from pytest_llmbench.model.numbers import Amount, Row, cells
+from pytest_llmbench.model.numbers import PLAIN, Amount, Row, cells, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
-NAME = "integrity"
-SECTION = ""
-"""The section of the draft: 7.2 asks for no test."""
-TITLE = "Integrity"
+HEADING = Heading("integrity", "", "Integrity")  # section 7.2 of the draft asks for no test
 MAIN_METRICS = (
     "repeated_tpot_ratio",
     "published_tpot_ratio",
@@ -98,7 +94,7 @@ class Parameters(TestParameters):
 
     def contradictions(self) -> list[str]:
         found = [
-            f"{name} is {getattr(self, name):g}: give a share above 0 and below 1"
+            f"{name} is {quantity(getattr(self, name), PLAIN)}: give a share above 0 and below 1"
             for name in ("margin", "single_stream_margin", "text_margin")
             if not 0 < getattr(self, name) < 1
         ]
@@ -108,7 +104,9 @@ class Parameters(TestParameters):
 
     def undecidable(self) -> list[str]:
         asked, fewest = self.prompts or PROMPTS.count("standard"), fewest_prompts(self.text_margin)
-        told = f"text_margin {self.text_margin:g} needs at least {fewest} prompts to be decided"
+        told = (
+            f"text_margin {quantity(self.text_margin, PLAIN)} needs at least {fewest} prompts to be decided"
+        )
         return [f"{told}, there are {asked}"] if asked < fewest else []
 
 
@@ -163,35 +161,25 @@ def result(
     found = [check.finding(metrics[check.metric.name], getattr(parameters, check.margin)) for check in judged]
     sent = [run.plan for run in seen] or list(plans(parameters, setting))
     told = replace(setting, workload=sent[0].workload)
-    facts = setting.facts | manifest(told, sent, warmup, seen)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=TITLE,
-        metrics=metrics,
-        tables=(_table(parameters, metrics, judged),),
-        plots=(),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.on(cache_off=cache_off),
-        notes=(Note.of("outside_draft", test=NAME), *(() if cache_off else (Note.of("ttft_not_judged"),))),
-        findings=tuple(finding for finding in found if finding is not None),
-    )
-
-
-def _table(parameters: Parameters, metrics: dict[str, Estimate], judged: Sequence[Check]) -> Table:
     rows: list[Row] = []
     for check in CHECKS:
         name, margin = check.metric.name, getattr(parameters, check.margin)
         outcome = _SAID[check.outcome(metrics[name], margin)] if check in judged else "not judged"
         (cell,) = cells(metrics, (name,))
-        rows.append(
-            (check.metric.title, cell, replace(cell, part="interval"), Amount(margin, "ratio"), outcome)
-        )
+        ends = replace(cell, part="interval")
+        rows.append((check.metric.title, cell, ends, Amount(margin, "ratio"), outcome))
     columns = ("Compared", "Value", "95 % interval", "Margin", "Outcome")
-    return Table("integrity", "Integrity", columns, tuple(rows))
+    return replace(
+        bare_result(HEADING, parameters, told, warmup, seen, sent),
+        metrics=metrics,
+        tables=(Table(HEADING.test, HEADING.title, columns, tuple(rows)),),
+        objectives=parameters.on(cache_off=cache_off),
+        notes=(
+            Note.of("outside_draft", test=HEADING.test),
+            *(() if cache_off else (Note.of("ttft_not_judged"),)),
+        ),
+        findings=tuple(finding for finding in found if finding is not None),
+    )
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, with_raised_deadlines(measure), plans, result=result)
+TEST = TestDefinition(*HEADING, Parameters, with_raised_deadlines(measure), plans, result=result)

@@ -9,14 +9,15 @@ of input it reads in one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import intended, one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.parameters import parameter
@@ -33,14 +34,11 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import without_outputs
 
-NAME = "non_generative"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Non-generative Requests"
+HEADING = Heading("non_generative", "", "Non-generative Requests")
 
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
 _RATES = {
@@ -117,25 +115,20 @@ def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
     classes = split_by_class([run.records for run in seen])
-    metrics, own_runs = figures(parameters, setting, seen, lambda runs: _metrics(runs, setting.seed))
+    metrics, own_runs = figures(parameters, setting, seen, partial(_metrics, seed=setting.seed))
     judged = as_judged(parameters, seen)
-    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+    planned = intended(parameters, setting, seen)
+    samples = np.concatenate([request_latency_ms(run.records) for run in seen]) if seen else np.empty(0)
+    cdf = (cdf_plot("latency", "latency", samples, parameters.objectives),) if len(samples) else ()
+    return replace(
+        bare_result(HEADING, parameters, setting, warmup, seen, planned, judged.facts),
         metrics=metrics | judged.metrics,
-        tables=(_results(metrics, seen), *((_class_table(classes, metrics),) if classes else ())),
-        plots=(*_cdf(seen, parameters.objectives), *over_time_of_runs(seen)),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
+        tables=tuple(_tables(metrics, seen, classes)),
+        plots=(*cdf, *over_time_of_runs(seen)),
         notes=(
             *judged.notes,
             *(() if any(run.records.ok.any() for run in seen) else (Note.of("no_latency"),)),
-            Note.of("outside_draft", test=NAME),
+            Note.of("outside_draft", test=HEADING.test),
         ),
         by_run=own_runs,
     )
@@ -145,18 +138,17 @@ def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     """The metrics of the test. There is no rate of output tokens, not even an undefined one, as nothing is
     generated."""
     records = [run.records for run in seen]
-    found = _latencies("", records)
-    for label, runs in split_by_class(records).items():
-        found |= _latencies(f"[{label}]", runs)
+    parts = {"": records} | {f"[{label}]": runs for label, runs in split_by_class(records).items()}
+    found: dict[str, Estimate] = {}
+    for qualifier, runs in parts.items():
+        for family in ("latency", "latency_scheduled"):
+            found |= distribution_of(family, runs, name=f"{family}{qualifier}")
     return found | {name: each for name, each in rates(seen, seed=seed).items() if name in _METRICS}
 
 
-def _latencies(qualifier: str, runs: Sequence[Records]) -> dict[str, Estimate]:
-    found = distribution_of("latency", runs, name=f"latency{qualifier}")
-    return found | distribution_of("latency_scheduled", runs, name=f"latency_scheduled{qualifier}")
-
-
-def _results(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
+def _tables(
+    metrics: Mapping[str, Estimate], seen: Sequence[Observation], classes: Mapping[str, Sequence[Records]]
+) -> Iterator[Table]:
     named = {f"Latency {name}": f"latency.{key}" for key, name in (*_TAILS.items(), ("mean", "mean"))}
     named |= {title: name for name, title in _RATES.items()} | {"Completion rate": "completion_rate"}
     rows: list[tuple[str, Cell]] = [
@@ -164,11 +156,8 @@ def _results(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Ta
         *zip(named, cells(metrics, named.values()), strict=True),
     ]
     columns = ("Metric", "Value", "95 % interval")
-    return Table("non_generative_results", f"{TITLE}: Results", columns, with_intervals(rows))
-
-
-def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str, Estimate]) -> Table:
-    rows: list[Row] = [
+    yield Table("non_generative_results", f"{HEADING.title}: Results", columns, with_intervals(rows))
+    by_class: list[Row] = [
         (
             label,
             sum(map(len, runs)),
@@ -176,13 +165,9 @@ def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str,
         )
         for label, runs in classes.items()
     ]
-    columns = ("Class", "Requests", *(f"Latency {name}" for name in _TAILS.values()))
-    return Table("non_generative_by_class", f"{TITLE} by Class", columns, tuple(rows))
-
-
-def _cdf(seen: Sequence[Observation], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
-    samples = np.concatenate([request_latency_ms(run.records) for run in seen]) if seen else np.empty(0)
-    return (cdf_plot("latency", "latency", samples, objectives),) if len(samples) else ()
+    if by_class:
+        titles = ("Class", "Requests", *(f"Latency {name}" for name in _TAILS.values()))
+        yield Table("non_generative_by_class", f"{HEADING.title} by Class", titles, tuple(by_class))
 
 
 def _of_inputs(setting: Setting) -> Setting:
@@ -205,7 +190,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return one_load_plans(parameters, _of_inputs(setting))
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
+TEST = TestDefinition(*HEADING, Parameters, procedure, plans, result=result)
 
 LATENCY = MetricDefinition(
     "latency", "Latency", "ms", "lower", "last byte of the reply - T_submit", "non_generative", STATISTICS

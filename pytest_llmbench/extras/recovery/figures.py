@@ -21,6 +21,7 @@ from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.metrics.jobs import job_interval
 from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.stats.percentiles import PERCENTILES
@@ -69,7 +70,11 @@ def recovery(
     the end of the load. Both in seconds from its start."""
     order = np.argsort(records.scheduled_ns, kind="stable")
     due_ns = records.scheduled_ns[order] - started_ns
-    beyond = {each: _beyond(each, records)[order] for each in limits}
+    # A failed request is beyond every limit; one that the latency leaves out, as TPOT one token, is not.
+    beyond = {
+        each: (~records.ok | (per_request(each.metric.partition(".")[0], records) > each.limit))[order]
+        for each in limits
+    }
     length_ns, from_ns, end_ns = (round(each * 1e9) for each in (window_s, from_s or 0.0, end_s))
     begins_ns, is_broken = _windows(due_ns, beyond, length_ns, from_ns, end_ns)
     begins_s, broken = begins_ns / 1e9, np.flatnonzero(is_broken)
@@ -83,13 +88,6 @@ def recovery(
         begun_s = float(next((at for at in slow_s if at >= first_s), first_s))
     holds_from_s = max(begun_s, float(begins_s[broken[-1]]))
     return Recovery(begun_s, holds_from_s, recovered=holds_from_s < last_s)
-
-
-def _beyond(limit: Objective, records: Records) -> BoolArray:
-    """Which requests are beyond the limit: those that failed, too. One that the latency leaves out, as that
-    of a single token TPOT, is not."""
-    values = per_request(limit.metric.partition(".")[0], records)
-    return np.asarray(~records.ok | (values > limit.limit))
 
 
 def _windows(
@@ -126,7 +124,8 @@ def time_to_recovery(runs: Sequence[Recovery], window_s: float) -> Estimate:
         found.upper - window_s,
         0.95,
         len(known),
-        f"last window of {window_s:g} s in which the limit does not hold; the next run by {found.kind}",
+        f"last window of {quantity(window_s, 's')} in which the limit does not hold; the next run by "
+        f"{found.kind}",
         "s",
         kind=found.kind,
         runs=len(known),

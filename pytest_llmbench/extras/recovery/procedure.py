@@ -13,6 +13,7 @@ from typing import ClassVar, cast
 from pytest_llmbench.errors import shown
 from pytest_llmbench.extras.recovery.figures import TIME, Recovery, recovery, time_to_recovery
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
@@ -20,7 +21,7 @@ from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount, Figure, Row
+from pytest_llmbench.model.numbers import Amount, Figure, Row, number, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, Quantity, Stage
@@ -29,17 +30,13 @@ from pytest_llmbench.model.result import REQUESTS_OVER_TIME, TTFT_OVER_TIME, Tab
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
-NAME = "recovery"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Recovery"
+HEADING = Heading("recovery", "", "Recovery")
 MAIN_METRICS = (TIME.name, "completion_rate", "ttft.p99")
 _USUAL_LIMIT = Objective("ttft.p95", "<=", 1000.0, "ms")
 _OF_ONE_BEYOND = 2
 """A window has so many times the requests of which one may be beyond a percentile: one alone breaks none."""
 _MARKED = ("rate_over_time", TTFT_OVER_TIME, REQUESTS_OVER_TIME)
-
-
+_NOT_AGAIN = "did not hold again within the load"
 _LONGEST_COMMAND = 10_000
 
 
@@ -156,14 +153,15 @@ class Parameters(job.Parameters):
         found = []
         if here < needed - 1e-9:
             found.append(
-                f"window_s={self.window_s:g} has {here:.3g} requests at {rate:g} req/s, and holds needs "
-                f"{needed:.3g} for its percentiles: give a longer window_s, or a lower percentile"
+                f"window_s={number(self.window_s)} has {number(here)} requests at "
+                f"{quantity(rate, 'req/s')}, and holds needs {number(needed)} for its percentiles: give a "
+                "longer window_s, or a lower percentile"
             )
         end_s = self.stages[-1].end_s if self.stages else None
         if begins is not None and end_s is not None and end_s - begins.at_s < 2 * self.window_s:
             found.append(
-                f"stage {begins.name} and what follows last {end_s - begins.at_s:g} s: two windows, "
-                f"{2 * self.window_s:g} s, are the least that shows a recovery"
+                f"stage {begins.name} and what follows last {quantity(end_s - begins.at_s, 's')}: two "
+                f"windows, {quantity(2 * self.window_s, 's')}, are the least that shows a recovery"
             )
         return found
 
@@ -177,13 +175,22 @@ def result(
     time = time_to_recovery(runs, parameters.window_s)
     times = tuple(each.time_s if each.recovered else None for each in runs)
     by_run = {TIME.name: times} if len(runs) > 1 else {}
-    table, notes = _table(runs, Figure(TIME.name, time)), _notes(parameters, runs, seen)
-    marks = _marks(runs[0]) if runs else {}
+    rows: list[Row] = []
+    for place, each in enumerate(runs, start=1):
+        begun = "no break" if each.begun_s is None else Amount(each.begun_s, "s")
+        took = "" if each.time_s is None else Amount(each.time_s, "s")
+        rows.append((f"run {place}", begun, took, "" if each.recovered else _NOT_AGAIN))
+    rows.append(("all", "", Figure(TIME.name, time), ""))
+    columns = ("Run", "Begins at", "Time to recovery", "")
+    table = Table(HEADING.test, HEADING.title, columns, tuple(rows))
+    notes = _notes(parameters, runs, seen)
+    first = runs[0] if runs else None
+    known = first is not None and first.begun_s is not None and first.recovered
+    marks = {"holds again": first.holds_from_s} if first is not None and known else {}
     plots = tuple(
         replace(plot, marks={**plot.marks, **marks}) if plot.id in _MARKED else plot for plot in made.plots
     )
-    made = job.extended(made, NAME, TITLE, table, {TIME.name: time}, by_run, notes)
-    return replace(made, plots=plots)
+    return replace(job.extended(made, HEADING, table, {TIME.name: time}, by_run, notes), plots=plots)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
@@ -231,36 +238,18 @@ def _recovery(parameters: Parameters, run: Observation) -> Recovery:
     )
 
 
-def _marks(first: Recovery) -> dict[str, float]:
-    if first.begun_s is None or not first.recovered:
-        return {}
-    return {"holds again": first.holds_from_s}
-
-
-def _table(runs: Sequence[Recovery], together: Figure) -> Table:
-    rows: list[Row] = []
-    for number, each in enumerate(runs, start=1):
-        time_s = each.time_s
-        begun = "no break" if each.begun_s is None else Amount(each.begun_s, "s")
-        least = "" if each.recovered else "did not hold again within the load"
-        rows.append((f"run {number}", begun, "" if time_s is None else Amount(time_s, "s"), least))
-    rows.append(("all", "", together, ""))
-    return Table("recovery", TITLE, ("Run", "Begins at", "Time to recovery", ""), tuple(rows))
-
-
 def _notes(parameters: Parameters, runs: Sequence[Recovery], seen: Sequence[Observation]) -> list[Note]:
     limit = ", ".join(map(str, parameters.conditions))
     notes = []
-    for number, (each, run) in enumerate(zip(runs, seen, strict=True), start=1):
+    for place, (each, run) in enumerate(zip(runs, seen, strict=True), start=1):
         happened = run.facts.value(LoadFact.EVENT_AT_S) is not None
         if parameters.event is not None and not happened:
-            notes.append(Note.of("no_event", run=number))
+            notes.append(Note.of("no_event", run=place))
         elif each.time_s is None:
-            notes.append(Note.of("never_broken", run=number))
+            notes.append(Note.of("never_broken", run=place))
         elif not each.recovered:
-            notes.append(Note.of("not_recovered", run=number, limit=limit, seconds=each.time_s))
+            notes.append(Note.of("not_recovered", run=place, limit=limit, seconds=each.time_s))
     return notes
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
-"""The test of a recovery."""
+TEST = TestDefinition(*HEADING, Parameters, procedure, plans, result=result)

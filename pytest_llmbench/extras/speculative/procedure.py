@@ -24,16 +24,16 @@ of the residuals y - r x over replies.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.compare.regression import log_ratio
+from pytest_llmbench.compare.regression import paired_ratio
+from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
 from pytest_llmbench.methodology.measuring.variants import missing_variants
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
@@ -42,6 +42,7 @@ from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.metrics.latency import FAMILIES, distributions, streamed_tokens, tpot_ms
+from pytest_llmbench.metrics.ratios import exact_share
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
@@ -52,7 +53,6 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, IntColumn, Records, split_by_class
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.stats.ratios import exact_share_interval
 
 LENGTH: Final = MetricDefinition(
     "acceptance_length",
@@ -67,10 +67,7 @@ RATE: Final = MetricDefinition(
     "acceptance_rate", "Acceptance rate", "ratio", "higher", "accepted / guessed tokens", "speculative"
 )
 
-NAME = "speculative"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Speculative Decoding"
+HEADING = Heading("speculative", "", "Speculative Decoding")
 SPEEDUP: Final = MetricDefinition(
     "speedup",
     "Speedup by speculation",
@@ -124,7 +121,9 @@ def plans(parameters: Parameters, setting: Setting, attempt: int = 1) -> tuple[L
     """The load, and the same with speculation off where that is asked for."""
     count = PROMPTS.count(setting.scale, parameters.prompts)
     asked = {"concurrency": parameters.concurrency, "count": count}
-    part = part_of(setting, setting.workload, NAME, **asked, **({"attempt": attempt} if attempt > 1 else {}))
+    part = part_of(
+        setting, setting.workload, HEADING.test, **asked, **({"attempt": attempt} if attempt > 1 else {})
+    )
     on = part.plan(setting, "speculation on", ClosedLoop(min(parameters.concurrency, count)), count)
     return (on,) if parameters.min_speedup is None else (on, _off(parameters, on))
 
@@ -163,15 +162,25 @@ def result(
     off = [run for run in seen if run.plan.variant == parameters.without]
     metrics: dict[str, Estimate] = distributions(FAMILIES, [run.records for run in on])
     metrics |= rates(on, seed=setting.seed)
-    notes, findings = [Note.of("outside_draft", test=NAME)], []
+    notes, findings = [Note.of("outside_draft", test=HEADING.test)], []
     if on:
         found = acceptance_of(on[0].engine, on[0].records)
-        metrics |= {LENGTH.name: _untold("tokens"), RATE.name: _untold("ratio")} | found.metrics
+        untold = "guessed tokens are not reported"
+        metrics |= {
+            row.name: Estimate.undefined(unit=row.unit, method=untold, reason=Reason.NOT_MEASURABLE)
+            for row in (LENGTH, RATE)
+        }
+        metrics |= found.metrics
         metrics[PER_EVENT.name] = by_stream(on[0].records)
         told = Note.of("acceptance_told_by", source=found.source) if found.source else None
         notes.append(told or Note.of("no_acceptance_told"))
-        notes += _without_draft(metrics)
-        findings = _held_against_stream(metrics)
+        length, every = metrics[LENGTH.name], metrics.get(PER_STEP.name)
+        if every is not None and every.n and length.n < (1 - _AGREES) * every.n:
+            notes.append(Note.of("steps_without_draft", share=Amount(length.n / every.n, "ratio")))
+        of_event, of_step = metrics[PER_EVENT.name].point, (every or length).point
+        if of_event is not None and of_step:
+            share = of_event / of_step
+            findings.append(Finding.of("steps_in_stream", abs(share - 1) <= _AGREES, share, 1 - _AGREES))
     classes = split_by_class([run.records for run in on])
     metrics |= by_class(classes)
     if parameters.min_speedup is not None:
@@ -179,44 +188,13 @@ def result(
         slower = rates(off, seed=setting.seed)
         metrics |= {f"{name}[off]": each for name, each in slower.items() if "[" not in name}
     sent = [run.plan for run in seen] or list(plans(parameters, setting))
-    facts = setting.facts | manifest(setting, sent, warmup, seen)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=TITLE,
+    return replace(
+        bare_result(HEADING, parameters, setting, warmup, seen, sent),
         metrics=metrics,
-        tables=(_table(metrics), *_table_by_place(metrics), *_by_class(metrics, list(classes))),
-        plots=(),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
+        tables=tuple(_tables(metrics, classes)),
         notes=tuple(notes),
         findings=tuple(findings),
     )
-
-
-def _untold(unit: str) -> Estimate:
-    method = "guessed tokens are not reported"
-    return Estimate.undefined(unit=unit, method=method, n=0, reason=Reason.NOT_MEASURABLE)
-
-
-def _held_against_stream(metrics: Mapping[str, Estimate]) -> list[Finding]:
-    """The finding on tokens of an event against tokens of a step; none where either is not known."""
-    shown, told = metrics[PER_EVENT.name].point, metrics.get(PER_STEP.name, metrics[LENGTH.name]).point
-    if shown is None or not told:
-        return []
-    share = shown / told
-    return [Finding.of("steps_in_stream", abs(share - 1) <= _AGREES, share, 1 - _AGREES)]
-
-
-def _without_draft(metrics: Mapping[str, Estimate]) -> list[Note]:
-    """The note on steps without a draft, where many had none."""
-    length, every = metrics[LENGTH.name], metrics.get(PER_STEP.name)
-    if every is None or not every.n or length.n >= (1 - _AGREES) * every.n:
-        return []
-    return [Note.of("steps_without_draft", share=Amount(length.n / every.n, "ratio"))]
 
 
 def _speedup(on: Sequence[Records], off: Sequence[Records]) -> Estimate:
@@ -230,9 +208,7 @@ def _speedup(on: Sequence[Records], off: Sequence[Records]) -> Estimate:
     if len(first) < 2:
         return none
     faster, slower = np.maximum(tpot_ms(one)[first], 1e-6), np.maximum(tpot_ms(other)[second], 1e-6)
-    found = log_ratio(faster.tolist(), slower.tolist(), paired=True, level=_LEVEL)
-    point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
-    return Estimate(point, lower, upper, _LEVEL, len(first), found.method, "ratio")
+    return paired_ratio(faster.tolist(), slower.tolist())
 
 
 def _with_tpot(records: Records) -> Records:
@@ -240,7 +216,7 @@ def _with_tpot(records: Records) -> Records:
     return records.select(records.ok & ends & (streamed_tokens(records) >= 2))
 
 
-def _table(metrics: Mapping[str, Estimate]) -> Table:
+def _tables(metrics: Mapping[str, Estimate], labels: Iterable[str]) -> Iterator[Table]:
     shown = {
         row.name: row.title for row in (LENGTH, RATE, PER_STEP, PER_EVENT, SPEEDUP) if row.name in metrics
     }
@@ -248,28 +224,20 @@ def _table(metrics: Mapping[str, Estimate]) -> Table:
     shown |= {"output_token_throughput[off]": "Output throughput, speculation off"}
     known = {name: title for name, title in shown.items() if name in metrics}
     rows = zip(known.values(), cells(metrics, known), strict=True)
-    return Table(NAME, TITLE, ("Metric", "Value", "95 % interval"), with_intervals(rows))
-
-
-def _table_by_place(metrics: Mapping[str, Estimate]) -> tuple[Table, ...]:
-    names = [name for name in metrics if name.startswith(f"{AT.name}[")]
-    rows = zip(map(str, range(1, len(names) + 1)), cells(metrics, names), strict=True)
-    title, columns = "Acceptance by Place in the Draft", ("Place", "Accepted", "95 % interval")
-    return (Table("acceptance_by_place", title, columns, with_intervals(rows)),) if names else ()
-
-
-def _by_class(metrics: Mapping[str, Estimate], labels: Sequence[str]) -> tuple[Table, ...]:
-    if not labels:
-        return ()
+    yield Table(HEADING.test, HEADING.title, ("Metric", "Value", "95 % interval"), with_intervals(rows))
+    places = [name for name in metrics if name.startswith(f"{AT.name}[")]
+    if places:
+        rows = zip(map(str, range(1, len(places) + 1)), cells(metrics, places), strict=True)
+        title, columns = "Acceptance by Place in the Draft", ("Place", "Accepted", "95 % interval")
+        yield Table("acceptance_by_place", title, columns, with_intervals(rows))
     names = (LENGTH.name, RATE.name, PER_EVENT.name)
-    rows: list[Row] = [(label, *cells(metrics, [f"{name}[{label}]" for name in names])) for label in labels]
-    columns = ("Class", "Acceptance length", "Acceptance rate", "Tokens of an event")
-    return (Table("acceptance_by_class", "Acceptance by Class", columns, tuple(rows)),)
+    by_class: list[Row] = [(each, *cells(metrics, [f"{name}[{each}]" for name in names])) for each in labels]
+    if by_class:
+        titles = ("Class", "Acceptance length", "Acceptance rate", "Tokens of an event")
+        yield Table("acceptance_by_class", "Acceptance by Class", titles, tuple(by_class))
 
 
-TEST = TestDefinition(
-    NAME, SECTION, TITLE, Parameters, with_raised_deadlines(measure), plans, needs, result=result
-)
+TEST = TestDefinition(*HEADING, Parameters, with_raised_deadlines(measure), plans, needs, result=result)
 
 _Z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
 
@@ -343,7 +311,10 @@ def _by_counters(engine: EngineReadings, replies: int) -> dict[str, Estimate]:
         method = "tokens after the first / steps, by counters"
         length = _normal(mean, error, round(drafts), method, "tokens", least=1.0)
         return {LENGTH.name: length, PER_STEP.name: length}
-    places, longest = _by_place(engine), (guessed or accepted) / drafts
+    told = engine.grown_by_label(ACCEPTED_AT) or {}
+    counts = [told.get(str(place)) for place in range(len(told))]
+    places = [] if None in counts else [count for count in counts if count is not None]
+    longest = (guessed or accepted) / drafts
 
     def error_of(steps: float) -> float:
         mean = accepted / steps
@@ -368,20 +339,8 @@ def _by_counters(engine: EngineReadings, replies: int) -> dict[str, Estimate]:
         rate = _normal(mean * scale, error * scale, round(drafts), "counters of drafts", "ratio")
         found[RATE.name] = rate
     for place, count in enumerate(places, 1):
-        found[f"{AT.name}[{place}]"] = _share(round(count), round(drafts))
+        found[f"{AT.name}[{place}]"] = exact_share(min(round(count), round(drafts)), round(drafts))
     return found
-
-
-def _by_place(engine: EngineReadings) -> list[float]:
-    told = engine.grown_by_label(ACCEPTED_AT) or {}
-    counts = [told.get(str(place)) for place in range(len(told))]
-    return [] if None in counts else [count for count in counts if count is not None]
-
-
-def _share(ones: int, of: int) -> Estimate:
-    ones = min(ones, of)
-    lower, upper = exact_share_interval(ones, of, tail=(1 - _LEVEL) / 2)
-    return Estimate(ones / of, lower, upper, _LEVEL, of, "Clopper-Pearson interval", "ratio")
 
 
 def _normal(point: float, error: float, n: int, method: str, unit: str, least: float = 0.0) -> Estimate:

@@ -1,10 +1,11 @@
-"""The frame of every test with several levels: warm-up, keeping the observations, the result."""
+"""The frame of the results of all tests, and of every test with several levels: warm-up, keeping the
+observations, the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_llmbench.methodology.measuring.levels import Seen, numbered
 from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
@@ -27,12 +28,12 @@ from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The test of the draft that a result belongs to."""
+class Heading(NamedTuple):
+    """The test that a result belongs to."""
 
     test: str
     section: str
+    """The section of the draft; empty: there is none."""
     title: str
 
 
@@ -79,7 +80,9 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
             # A schedule that was given up may be taken up again; if not, it voids the test where it counts.
             if observation.interrupted is not None and not gave_up(observation):
                 steps.close()
-                return _unfinished(heading, parameters, setting, warmup, seen)
+                plans = map(_as_sent, seen) if seen else None
+                made = bare_result(heading, parameters, setting, warmup, seen, plans)
+                return replace(made, notes=(Note.of("cut_short"),))
             try:
                 plan = steps.send(observation)
             except StopIteration as stop:
@@ -96,23 +99,21 @@ def result_of(
     report."""
     observations = tuple(seen.observation for seen in report.levels)
     told = replace(setting, facts=setting.facts | report.facts)
-    facts = _facts(told, warmup, observations, report.load) | report.facts
+    made = bare_result(
+        heading, parameters, told, warmup, observations, map(_as_sent, observations), report.load
+    )
+    facts = made.facts | report.facts
     budgeted = None
     if report.budgeted is not None:
         kept = {id(seen.observation) for seen in report.budgeted}
         budgeted = tuple(index for index, run in enumerate(observations) if id(run) in kept)
-    return TestResult(
-        test=heading.test,
-        section=heading.section,
-        title=f"{heading.title} (cold start)" if setting.warmup.cold_start else heading.title,
+    return replace(
+        made,
         metrics=report.metrics,
         tables=tuple(report.tables),
         plots=(*report.plots, *over_time_of_levels(report.levels)),
         configuration=configuration(facts, observations),
-        observations=observations,
-        warmup=warmup,
         facts=facts,
-        objectives=parameters.objectives,
         notes=(*_shared_notes(observations), *report.notes),
         levels=numbered(report.levels),
         findings=tuple(report.findings),
@@ -125,10 +126,33 @@ def result_of(
     )
 
 
-def _facts(
-    setting: Setting, warmup: WarmupReport, seen: Sequence[Observation], load: Mapping[str, Any]
-) -> Facts:
-    return setting.facts | manifest(setting, [_as_sent(run) for run in seen], warmup, seen, load)
+def bare_result(
+    heading: Heading,
+    parameters: TestParameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    seen: Sequence[Observation],
+    plans: Iterable[LoadPlan] | None,
+    load: Mapping[str, Any] | None = None,
+) -> TestResult:
+    """A result without figures: what the setting and the observations say. ``plans``: all that were intended;
+    None: no facts of the run. ``load``: facts ``load.*`` of the test as a whole."""
+    facts = setting.facts
+    if plans is not None:
+        facts |= manifest(setting, tuple(plans), warmup, seen, load)
+    return TestResult(
+        test=heading.test,
+        section=heading.section,
+        title=f"{heading.title} (cold start)" if setting.warmup.cold_start else heading.title,
+        metrics={},
+        tables=(),
+        plots=(),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+    )
 
 
 def _as_sent(run: Observation) -> LoadPlan:
@@ -141,27 +165,3 @@ def _shared_notes(seen: Sequence[Observation]) -> tuple[Note, ...]:
     shared = [run.shared_from for run in seen if run.shared_from is not None]
     names = tuple(dict.fromkeys(shared))
     return (Note.of("shared_levels", count=len(shared), levels=len(seen), tests=names),) if names else ()
-
-
-def _unfinished(
-    heading: Heading,
-    parameters: TestParameters,
-    setting: Setting,
-    warmup: WarmupReport,
-    seen: Sequence[Observation],
-) -> TestResult:
-    facts = _facts(setting, warmup, seen, {}) if seen else setting.facts
-    return TestResult(
-        test=heading.test,
-        section=heading.section,
-        title=heading.title,
-        metrics={},
-        tables=(),
-        plots=(),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(Note.of("cut_short"),),
-    )

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures, held_back, steady_middle
 from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -157,8 +158,7 @@ def result(
 
 def extended(
     made: TestResult,
-    test: str,
-    title: str,
+    heading: Heading,
     table: Table,
     metrics: Mapping[str, Estimate],
     by_run: Mapping[str, tuple[float | None, ...]] = MappingProxyType({}),
@@ -168,12 +168,12 @@ def extended(
     metrics and notes besides."""
     return replace(
         made,
-        test=test,
-        title=made.title.replace(TITLE, title),
+        test=heading.test,
+        title=made.title.replace(TITLE, heading.title),
         metrics={**made.metrics, **metrics},
         tables=(table, *made.tables),
         by_run={**made.by_run, **by_run},
-        notes=(Note.of("outside_draft", test=test), *notes),
+        notes=(Note.of("outside_draft", test=heading.test), *notes),
     )
 
 

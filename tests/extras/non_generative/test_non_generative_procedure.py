@@ -133,7 +133,7 @@ def test_nothing_of_tokens_is_invented() -> None:
     assert engine.grown("generated_tokens") == 0
     assert [plot.id for plot in result.plots] == ["latency_cdf", "requests_over_time"]
     assert "not part of the draft" in str(result.notes[-1])
-    assert non_generative.NAME not in OF_THE_DRAFT
+    assert non_generative.HEADING.test not in OF_THE_DRAFT
 
 
 def test_the_warm_up_settles_without_an_output_token() -> None:
