@@ -274,7 +274,7 @@ class Noise:
         away = factor * self.spread_log
         if self.of_job:
             saved = SavedSpread(self.spread_log, self.runs)
-            half = job_interval([self.typical], 2.0, saved=saved, level=LEVEL).half
+            half = job_interval([self.typical], 2.0, saved=saved).half
             away = max(away, half + float(ndtri(COVERED)) * self.spread_log)
         side = 1.0 if self.better == "lower" else -1.0
         limit = math.exp(self.mean_log + side * away)

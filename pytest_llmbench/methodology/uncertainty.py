@@ -8,7 +8,7 @@ Percentiles count as far as the sample holds them: one request read late among f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,16 +18,11 @@ from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,
-    e2e_leeways,
     furthest,
-    gap_leeways,
     is_exact,
+    leeways,
     rate_leeway,
     request_ends,
-    request_latency_leeways,
-    tpot_leeways,
-    ttft_leeways,
-    ttot_leeways,
 )
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import StreamingFact
@@ -54,17 +49,17 @@ def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
 
 def late_reads(run: Observation) -> Finding | None:
     """The finding on late reads in TTFT; None where every instant of it is exact."""
-    return _furthest(LATE_READS, ttft_leeways([run]), run)
+    return _furthest(LATE_READS, "ttft", run)
 
 
 def late_gaps(run: Observation) -> Finding | None:
     """The finding on late reads in the time between chunks, for tests that are about it."""
-    return _furthest(LATE_GAPS, gap_leeways([run]), run)
+    return _furthest(LATE_GAPS, "itl", run)
 
 
-def _furthest(check: str, leeways: Leeways, run: Observation) -> Finding | None:
+def _furthest(check: str, family: str, run: Observation) -> Finding | None:
     """The finding on the percentile that is furthest beyond its limit, or else nearest to it."""
-    held = furthest(run, leeways)
+    held = furthest(run, family)
     if held is None:
         return None
     name, leeway, limit = held
@@ -101,23 +96,22 @@ def _is_decided(run: Observation, limit: Objective) -> bool:
         return any(each.metric.endswith(f".{EACH}") for each in run.at_stake)
     if limit.unit in _RATES or family in _OF_OUTCOMES:
         return True
-    measure = _FAMILIES.get(family)
-    if measure is None or statistic == "std":
+    known = leeways(family, [run])
+    if known is None or statistic == "std":
         return False
-    leeways = measure([run])
-    if not leeways:
+    if not known:
         return True
     if statistic == EACH or any(f"[{label}]" in limit.metric for label in LABELS):
         # Which requests is not known here: none may lie on either side of the limit.
         ends = request_ends(run, family)
         if ends is None:
-            slowest, fastest = leeways["max"], leeways["min"]
+            slowest, fastest = known["max"], known["min"]
             low = np.array([fastest.seen - fastest.too_high_by])
             high = np.array([slowest.seen + slowest.too_low_by])
         else:
             low, high = ends
         return not bool(((low <= limit.limit) & (high >= limit.limit) & (low < high)).any())
-    leeway = leeways.get(statistic)
+    leeway = known.get(statistic)
     if leeway is None:
         return False
     return limit.holds(leeway.seen - leeway.too_high_by) == limit.holds(leeway.seen + leeway.too_low_by)
@@ -153,21 +147,6 @@ def _remedy(run: Observation) -> Note:
     return Note.of("lower_load" if share is not None and share > FULL_CORE_SHARE else "free_cpu")
 
 
-_FAMILIES: Mapping[str, Callable[[Sequence[Observation]], Leeways]] = {
-    "ttft": ttft_leeways,
-    "ttft_scheduled": ttft_leeways,
-    "ttft_any": ttft_leeways,
-    "tpot": tpot_leeways,
-    "e2e": e2e_leeways,
-    "e2e_scheduled": e2e_leeways,
-    "latency": request_latency_leeways,
-    "latency_scheduled": request_latency_leeways,
-    "itl": gap_leeways,
-    "ttfo": ttft_leeways,
-    "ttot": ttot_leeways,
-    "output_itl": gap_leeways,
-}
-"""Family → function for its leeways. The scheduled families begin at an instant that is known exactly."""
 _RATES = ("req/s", "tok/s")
 """Units of what does not know when reads were taken."""
 _OF_OUTCOMES = (
@@ -218,11 +197,10 @@ class _Bounds:
         if estimate.point is not None and estimate.unit in _RATES:
             return rate_leeway(self._runs, estimate.point)
         family, statistic = name.split("[")[0].split(".")[0], name.rpartition(".")[2]
-        measure = _FAMILIES.get(family)
-        if measure is None or (family == "itl" and self._served):
+        if family == "itl" and self._served:
             return None
         if family not in self._known:
-            self._known[family] = measure(self._runs)
+            self._known[family] = leeways(family, self._runs) or {}
         return self._known[family].get(statistic)
 
 

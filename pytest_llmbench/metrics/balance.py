@@ -185,7 +185,7 @@ def growth_in_flight(window: Window) -> Growth:
     return Growth(means, is_growing(means))
 
 
-def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
+def tokens_in_flight(window: Window) -> Estimate:
     """Time-weighted mean over the window of Σ (input + output so far) of the requests under way.
 
     A request counts from its submission to its end, its output from the arrival of each chunk on. Failed ones
@@ -193,7 +193,7 @@ def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
     """
     sent = window.records.submitted_ns != MISSING
     if window.duration_s <= 0 or not sent.any():
-        return Estimate.undefined(unit="tokens", method="no requests in the window", level=level)
+        return Estimate.undefined(unit="tokens", method="no requests in the window")
     means = np.zeros(_MEMORY_SLICES)
     # What some requests keep and what others keep add up, so a long run needs no more room than a block.
     for block in window.records.blocks():
@@ -201,11 +201,9 @@ def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
         inputs = np.where(own.input_tokens != MISSING, own.input_tokens, own.requested_input_tokens)
         if (inputs == MISSING).any():
             method, why = "a request has no input token count", Reason.NOT_MEASURABLE
-            return Estimate.undefined(
-                unit="tokens", method=method, level=level, n=int(sent.sum()), reason=why
-            )
+            return Estimate.undefined(unit="tokens", method=method, n=int(sent.sum()), reason=why)
         means += segment_means(_steps(own, inputs), window.start_ns, window.end_ns, _MEMORY_SLICES)
-    return distribution("tokens", means, unit="tokens", level=level)["tokens.mean"]
+    return distribution("tokens", means, unit="tokens")["tokens.mean"]
 
 
 def _steps(records: Records, inputs: IntColumn) -> Steps:

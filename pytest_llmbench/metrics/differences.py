@@ -14,17 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.latency import per_request
+from pytest_llmbench.metrics.summary import distribution, estimate
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.numbers import Amount
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.difference import (
     Bounded,
@@ -39,18 +38,8 @@ from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 Kind = Literal["difference", "relative_change", "reduction", "ratio"]
 STATISTICS = ("p50", "p95", "p99", "mean")
-SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "ttft": ("submitted_ns", "first_content_ns"),
-        "ttft_scheduled": ("scheduled_ns", "first_content_ns"),
-        "e2e": ("submitted_ns", "last_content_ns"),
-        "e2e_scheduled": ("scheduled_ns", "last_content_ns"),
-    }
-)
-"""Family that can be paired → the two instants between which its latency runs."""
 PAIRED_SLICES = 200
 """Number of slices of a window when rates are compared slice by slice."""
-_NS_PER_MS = 1e6
 _HALF_AS_MANY_AGAIN = 1.5
 
 
@@ -60,8 +49,6 @@ class Pairs:
 
     baseline: tuple[FloatArray, ...]
     candidate: tuple[FloatArray, ...]
-    unpaired: int
-    """Number of requests measured in one arm only."""
 
 
 def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -> Estimate:
@@ -76,9 +63,7 @@ def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -
     unit, n = _unit(kind, baseline.unit), min(baseline.n, candidate.n)
     reason = _undefined(baseline.point, candidate.point, kind)
     if reason is not None or baseline.point is None or candidate.point is None:
-        return Estimate.undefined(
-            unit=unit, method=str(reason), level=baseline.level, n=n, reason=Reason.NOT_COMPUTABLE
-        )
+        return Estimate.undefined(unit=unit, method=str(reason), n=n, reason=Reason.NOT_COMPUTABLE)
     one = Bounded(baseline.point, baseline.lower, baseline.upper)
     two = Bounded(candidate.point, candidate.lower, candidate.upper)
     if kind == "difference":
@@ -90,11 +75,8 @@ def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -
         for arm in (baseline, candidate)
         if arm.n_required is not None and arm.n > 0
     ]
-    found = _estimate(
-        one.point, two.point, interval, kind,
-        level=baseline.level, n=n, unit=unit, required=max(needs, default=None),
-        method=f"two independent arms, MOVER; {candidate.method}",
-    )  # fmt: skip
+    method = f"two independent arms, MOVER; {candidate.method}"
+    found = _estimate(one.point, two.point, interval, kind, n, method, unit, max(needs, default=None))
     grows_with, falls_with = (baseline, candidate) if kind == "reduction" else (candidate, baseline)
     given_up = baseline.given_up + candidate.given_up
     if grows_with.kind is EstimateKind.BOUND and falls_with.kind is not EstimateKind.BOUND:
@@ -114,16 +96,15 @@ def independent_changes(
     *,
     statistics: Sequence[str] = STATISTICS,
     unit: str = "ms",
-    level: float = 0.95,
 ) -> dict[str, Estimate]:
     """``{name}.p50`` … between two independent arms, from their samples."""
-    before = distribution(name, baseline, unit=unit, level=level)
-    after = distribution(name, candidate, unit=unit, level=level)
+    before = distribution(name, baseline, unit=unit)
+    after = distribution(name, candidate, unit=unit)
     names = [f"{name}.{statistic}" for statistic in statistics]
     return {full: change(before[full], after[full], kind) for full in names}
 
 
-def paired_throughput_reduction(baseline: Window, candidate: Window, *, level: float = 0.95) -> Estimate:
+def paired_throughput_reduction(baseline: Window, candidate: Window) -> Estimate:
     """1 - candidate / baseline of the output tokens per second, where both were sent the same requests.
 
     Equal slices of the two windows are paired: the variation of what was offered, which is the same in
@@ -133,42 +114,36 @@ def paired_throughput_reduction(baseline: Window, candidate: Window, *, level: f
     if before is None or after is None or before.sum() <= 0:
         why = "the baseline's" if before is None or before.sum() <= 0 else "the candidate's"
         return Estimate.undefined(
-            unit="ratio", method=f"no token counts of {why} window", level=level, reason=Reason.NOT_MEASURABLE
+            unit="ratio", method=f"no token counts of {why} window", reason=Reason.NOT_MEASURABLE
         )
-    interval = paired_mean_interval((before,), (after,), relative=True, level=level)
-    return _estimate(
-        float(before.mean()), float(after.mean()), interval, "reduction",
-        level=level, n=PAIRED_SLICES, unit="ratio", required=None, method="paired slices of time",
-    )  # fmt: skip
+    interval = paired_mean_interval((before,), (after,), relative=True)
+    means = float(before.mean()), float(after.mean())
+    return _estimate(*means, interval, "reduction", PAIRED_SLICES, "paired slices of time", "ratio")
 
 
 def in_both(one: Records, other: Records) -> tuple[Records, Records]:
     """The records of the requests, by index, that succeeded in both."""
-    common = np.intersect1d(one.index[one.ok], other.index[other.ok])
-    return (
-        one.select(one.ok & np.isin(one.index, common)),
-        other.select(other.ok & np.isin(other.index, common)),
-    )
+    rows, others = _rows_of_both(one, other, one.ok, other.ok)
+    return _only(one, rows), _only(other, others)
 
 
 def pairs(family: str, baseline: Sequence[Records], candidate: Sequence[Records]) -> Pairs:
     """The paired latencies of the same requests, by their index in the sequence; the i-th runs of both arms
     together.
 
-    ``family``: one of :data:`SPANS`. ValueError for unequal numbers of runs.
+    ``family``: one of :data:`~pytest_llmbench.metrics.latency.FAMILIES`. ValueError for unequal numbers of
+    runs.
     """
     if len(baseline) != len(candidate):
         raise ValueError(f"{len(baseline)} runs do not pair with {len(candidate)}")
-    before, after, unpaired = [], [], 0
+    before, after = [], []
     for one, two in zip(baseline, candidate, strict=True):
-        first_index, first = _measured(one, family)
-        second_index, second = _measured(two, family)
-        _, places, others = np.intersect1d(first_index, second_index, return_indices=True)
-        order = np.argsort(places)
-        before.append(first[places[order]])
+        first, second = per_request(family, one), per_request(family, two)
+        rows, others = _rows_of_both(one, two, ~np.isnan(first), ~np.isnan(second))
+        order = np.argsort(rows)
+        before.append(first[rows[order]])
         after.append(second[others[order]])
-        unpaired += len(first) + len(second) - 2 * len(order)
-    return Pairs(tuple(before), tuple(after), unpaired)
+    return Pairs(tuple(before), tuple(after))
 
 
 def paired_changes(
@@ -177,60 +152,40 @@ def paired_changes(
     kind: Kind = "difference",
     *,
     statistics: Sequence[str] = STATISTICS,
-    level: float = 0.95,
 ) -> dict[str, Estimate]:
     """``{name}.p50`` … between paired arms: differences of percentiles, not percentiles of differences."""
-    return {f"{name}.{statistic}": _paired(arms, statistic, kind, level) for statistic in statistics}
+    return {f"{name}.{statistic}": _paired(arms, statistic, kind) for statistic in statistics}
 
 
-def _paired(arms: Pairs, statistic: str, kind: Kind, level: float) -> Estimate:
+def _paired(arms: Pairs, statistic: str, kind: Kind) -> Estimate:
     before, after = as_runs(arms.baseline), as_runs(arms.candidate)
     n, unit, relative = sum(map(len, before)), _unit(kind, "ms"), kind != "difference"
     if n == 0:
-        return Estimate.undefined(unit=unit, method="no requests succeeded in both arms", level=level)
+        return Estimate.undefined(unit=unit, method="no requests succeeded in both arms")
     q = PERCENTILES.get(statistic)
     every = pooled(before), pooled(after)
     one, two = (float(np.mean(arm)) if q is None else percentile(arm, q) for arm in every)
     reason = _undefined(one, two, kind)
     if reason is not None:
-        return Estimate.undefined(unit=unit, method=reason, level=level, n=n, reason=Reason.NOT_COMPUTABLE)
+        return Estimate.undefined(unit=unit, method=reason, n=n, reason=Reason.NOT_COMPUTABLE)
     no_ratio = relative and min(float(arm.min()) for arm in every) <= 0
     if no_ratio:
         interval = OPEN
     elif q is None:
-        interval = paired_mean_interval(before, after, relative=relative, level=level)
+        interval = paired_mean_interval(before, after, relative=relative)
     else:
-        interval = paired_percentile_interval(before, after, q, relative=relative, level=level)
-    worth, required = _worth(before, after, q, level)
-    return _estimate(
-        one, two, interval, kind,
-        level=level, n=n, unit=unit,
-        required=None if no_ratio else _more_than(n, math.ceil(required * n / worth)),
-        method=f"paired requests, effective n={math.floor(worth)}",
-    )  # fmt: skip
-
-
-def _more_than(n: int, required: int) -> int:
-    """The number of pairs that would close an open end. If there are as many as the effective size asks for
-    and it is open all the same, half as many again."""
-    return required if required > n else math.ceil(_HALF_AS_MANY_AGAIN * n)
-
-
-def _worth(
-    before: tuple[FloatArray, ...], after: tuple[FloatArray, ...], q: float | None, level: float
-) -> tuple[float, int]:
-    """The effective number of pairs, and how many independent ones would close the interval."""
+        interval = paired_percentile_interval(before, after, q, relative=relative)
     if q is None:
         of = spread([b - a for a, b in zip(before, after, strict=True)])
-        return (float(sum(map(len, before))) if of is None else of.worth), FEWEST_EFFECTIVE
-    worth = min(percentile_worth(arm, q).samples for arm in (before, after))
-    return worth, samples_required(q, level)
-
-
-def _measured(records: Records, family: str) -> tuple[IntColumn, FloatArray]:
-    start, end = (getattr(records, name) for name in SPANS[family])
-    mask = records.ok & (start != MISSING) & (end != MISSING)
-    return records.index[mask], np.asarray((end - start)[mask] / _NS_PER_MS, dtype=np.float64)
+        worth, independent = (float(n) if of is None else of.worth), FEWEST_EFFECTIVE
+    else:
+        worth = min(percentile_worth(arm, q).samples for arm in (before, after))
+        independent = samples_required(q)
+    required = math.ceil(independent * n / worth)
+    if required <= n:  # as many as the effective size asks for, and it is open all the same
+        required = math.ceil(_HALF_AS_MANY_AGAIN * n)
+    method = f"paired requests, effective n={math.floor(worth)}"
+    return _estimate(one, two, interval, kind, n, method, unit, None if no_ratio else required)
 
 
 def _unit(kind: Kind, unit: str) -> str:
@@ -246,32 +201,24 @@ def _undefined(baseline: float | None, candidate: float | None, kind: Kind) -> s
 
 
 def _estimate(
-    baseline: float, candidate: float, interval: Interval, kind: Kind,
-    *, level: float, n: int, unit: str, required: int | None, method: str,
-) -> Estimate:  # fmt: skip
+    baseline: float,
+    candidate: float,
+    interval: Interval,
+    kind: Kind,
+    n: int,
+    method: str,
+    unit: str,
+    required: int | None = None,
+) -> Estimate:
     """The estimate of a change. ``interval``: that of the difference, or of the relative change, from which
     the other kinds are derived."""
     point = candidate - baseline if kind == "difference" else candidate / baseline - 1
-    lower, upper = interval
-    lower = None if lower is None else min(lower, point)
-    upper = None if upper is None else max(upper, point)
     if kind == "reduction":
-        point, lower, upper = -point, _negated(upper), _negated(lower)
+        upper, lower = (None if end is None else -end for end in interval)
+        point, interval = -point, Interval(lower, upper)
     elif kind == "ratio":
-        point, lower, upper = point + 1, _raised(lower), _raised(upper)
-    open_end = lower is None or upper is None
-    return Estimate(
-        point=point, lower=lower, upper=upper, level=level, n=n, method=method, unit=unit,
-        n_required=required if open_end else None,
-    )  # fmt: skip
-
-
-def _negated(end: float | None) -> float | None:
-    return None if end is None else -end
-
-
-def _raised(end: float | None) -> float | None:
-    return None if end is None else end + 1
+        point, interval = point + 1, Interval(*(None if end is None else end + 1 for end in interval))
+    return estimate(point, interval, n, method, unit, required=required)
 
 
 FEWEST_ALIKE = 20
@@ -310,19 +257,18 @@ class Unexplained:
 
 def unlike_machines(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
     """How far the decoding steps of two variants differ. ``name``: of the candidate."""
-    ratio = step_time_ratio(baseline, candidate)
-    if ratio is None:
-        return None
-    what = Note.of("unlike_steps", variant=name, times=ratio.point)
-    return Unexplained(what, _factor(ratio.point), ratio.half_width)
+    return _apart("unlike_steps", name, step_time_ratio(baseline, candidate))
 
 
 def unlike_prefill(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
     """How far TTFT differs where the cache did not help."""
-    ratio = missed_ttft_ratio(baseline, candidate)
+    return _apart("unlike_prefill", name, missed_ttft_ratio(baseline, candidate))
+
+
+def _apart(case: str, name: str, ratio: Ratio | None) -> Unexplained | None:
     if ratio is None:
         return None
-    what = Note.of("unlike_prefill", variant=name, times=ratio.point)
+    what = Note.of(case, variant=name, times=ratio.point)
     return Unexplained(what, _factor(ratio.point), ratio.half_width)
 
 
@@ -476,7 +422,7 @@ def missed_ttft_ratio(without: Records, with_cache: Records) -> Ratio | None:
 
     None: there are fewer than :data:`FEWEST_ALIKE`.
     """
-    first, second = _in_both_rows(without, with_cache)
+    first, second = _rows_of_both(without, with_cache, without.ok, with_cache.ok)
     one, two = (records.first_content_ns[rows] for records, rows in ((without, first), (with_cache, second)))
     missed = np.maximum(with_cache.cached_tokens[second], 0) * _UNHELPED < with_cache.input_tokens[second]
     missed &= (one != MISSING) & (two != MISSING)
@@ -492,9 +438,11 @@ def missed_ttft_ratio(without: Records, with_cache: Records) -> Ratio | None:
     return Ratio(point, float(max(point / low, high / point)) - 1)
 
 
-def _in_both_rows(one: Records, other: Records) -> tuple[IntColumn, IntColumn]:
-    """The rows, in each, of the requests that succeeded in both."""
-    first, second = np.flatnonzero(one.ok), np.flatnonzero(other.ok)
+def _rows_of_both(
+    one: Records, other: Records, held: BoolColumn, other_held: BoolColumn
+) -> tuple[IntColumn, IntColumn]:
+    """The rows, in each, of the requests that are held in both, by their index."""
+    first, second = np.flatnonzero(held), np.flatnonzero(other_held)
     _, rows, others = np.intersect1d(one.index[first], other.index[second], return_indices=True)
     return first[rows], second[others]
 
@@ -503,7 +451,7 @@ _UNHELPED = 10
 """A request that took less than this part of its prompt from the cache was not helped by it."""
 
 
-def _alone(records: Records, rows: IntColumn) -> npt.NDArray[np.bool_]:
+def _alone(records: Records, rows: IntColumn) -> BoolColumn:
     """Whether no other request waited for its first token when that of each row was sent."""
     sent = records.submitted_ns != MISSING
     first_ns = np.where(records.first_content_ns == MISSING, records.finished_ns, records.first_content_ns)
@@ -515,7 +463,7 @@ def _alone(records: Records, rows: IntColumn) -> npt.NDArray[np.bool_]:
 def e2e_of_equal_replies(baseline: Records, candidate: Records) -> Estimate | None:
     """The change of end-to-end latency at P50, relative, over the requests whose replies have as many tokens
     in both arms. None: there are fewer than :data:`FEWEST_ALIKE`."""
-    first, second = _in_both_rows(baseline, candidate)
+    first, second = _rows_of_both(baseline, candidate, baseline.ok, candidate.ok)
     tokens = baseline.output_tokens[first]
     alike = (tokens == candidate.output_tokens[second]) & (tokens > 0)
     if alike.sum() < FEWEST_ALIKE:

@@ -19,16 +19,17 @@ import numpy as np
 from pytest_llmbench.metrics.differences import change, independent_changes
 from pytest_llmbench.metrics.latency import backlog_among, e2e_ms, per_request, ttft_ms
 from pytest_llmbench.metrics.ratios import share_estimate
+from pytest_llmbench.metrics.server_side import queue_wait_ms
 from pytest_llmbench.metrics.session_figures import latencies, ranks
-from pytest_llmbench.metrics.summary import of_quantiles
+from pytest_llmbench.metrics.summary import estimate, of_quantiles
 from pytest_llmbench.model.draft import STARVATION_FACTOR
-from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.records import MISSING, BoolColumn, Records
+from pytest_llmbench.model.estimate import LEVEL, Estimate
+from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.crude import power_mean_bound
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES, memory
 from pytest_llmbench.stats.percentiles import series_memory
-from pytest_llmbench.stats.ratios import Share, share_of
+from pytest_llmbench.stats.ratios import share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, legs, mean_interval, spread, upper_end
 
@@ -75,100 +76,78 @@ def waits(runs: Sequence[Records]) -> Waits:
     (AMB-10)."""
     known = [run.queue_wait_ns[run.ok] != MISSING for run in runs]
     if any(map(len, known)) and all(bool(own.all()) for own in known):
-        return Waits("server queue wait", by_class(runs, _queue_wait_ms))
+        return Waits("server queue wait", by_class(runs, queue_wait_ms))
     return Waits("TTFT", by_class(runs, ttft_ms))
 
 
-def starvation_rate(
-    class_waits: Samples, *, factor: float = STARVATION_FACTOR, level: float = 0.95
-) -> Estimate:
-    """Share of a class's waits that are longer than ``factor`` times their median."""
-    return share_estimate(starvation(class_waits, factor=factor, level=level), level, "no samples")
+def starvation_rate(class_waits: Samples) -> Estimate:
+    """Share of a class's waits that are longer than five times their median (section 5.6.4, AMB-10)."""
+    runs = as_runs(class_waits)
+    if not runs:
+        return share_estimate(None, "no samples")
+    threshold = STARVATION_FACTOR * float(np.median(pooled(runs)))
+    return share_estimate(share_of([(run > threshold).astype(np.float64) for run in runs]), "no samples")
 
 
-def inflation(
-    mixed: Samples, isolated: Samples, *, name: str = "ttft_inflation", level: float = 0.95
-) -> dict[str, Estimate]:
-    """``{name}.p50``, ``.p95``, ``.p99`` of one class: its TTFT in the mix / its TTFT alone."""
-    return independent_changes(name, isolated, mixed, "ratio", statistics=TAILS, level=level)
+def inflation(mixed: Samples, isolated: Samples) -> dict[str, Estimate]:
+    """``ttft_inflation.p50``, ``.p95``, ``.p99`` of one class: its TTFT in the mix / its TTFT alone."""
+    return independent_changes("ttft_inflation", isolated, mixed, "ratio", statistics=TAILS)
 
 
-def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+def jain_index(runs: Sequence[Records]) -> Estimate:
     """J over the normalised latencies of all successful requests of the mix (AMB-09)."""
     counted = [_counted(run) for run in runs]
     waited = backlog_among(runs, [run.submitted_ns for run in counted])
     if waited is not None:
         tokens = [run.output_tokens for run in counted if len(run)]
         waited = waited._replace(waits=tuple(w / t for w, t in zip(waited.waits, tokens, strict=True)))
-    return jain_index_of([normalised_latency_ms(run) for run in runs], level=level, waited=waited)
+    return jain_index_of([normalised_latency_ms(run) for run in runs], waited=waited)
 
 
-def jain_index_of(values: Samples, *, level: float = 0.95, waited: Backlog | None = None) -> Estimate:
+def jain_index_of(values: Samples, *, waited: Backlog | None = None) -> Estimate:
     """Jain's index J of values, one vector per run, in their order in time. ``waited``: what each waited for
     a slot, in the unit of the values."""
     samples = as_runs(values)
     every = pooled(samples)
     point = jain(every) if len(every) else None
     if point is None:
-        return Estimate.undefined(unit="ratio", method="no samples", level=level, n=len(every))
+        return Estimate.undefined(unit="ratio", method="no samples", n=len(every))
     of = jain_spread(samples)
     if of is None or of.worth < FEWEST_EFFECTIVE:
         worth = len(every) if of is None else of.worth
         method = f"no interval at effective n={math.floor(worth)}"
         required = math.ceil(FEWEST_EFFECTIVE * len(every) / worth)
-        return _estimate(point, OPEN, level, len(every), method, required)
-    interval = jain_interval(samples, level=level, of=of, backlog=waited)
-    method = f"{of_quantiles(of)} at effective n={math.floor(of.worth)}"
-    return _estimate(point, interval, level, len(every), method)
+        return estimate(point, OPEN, len(every), method, required=required)
+    interval = jain_interval(samples, of=of, backlog=waited)
+    return estimate(point, interval, len(every), f"{of_quantiles(of)} at effective n={math.floor(of.worth)}")
 
 
-def class_jain_index(
-    mixed: Mapping[str, Samples], isolated: Mapping[str, Samples], *, seed: int, level: float = 0.95
-) -> Estimate:
+def class_jain_index(mixed: Mapping[str, Samples], isolated: Mapping[str, Samples], *, seed: int) -> Estimate:
     """J over the classes' mean slowdowns: mean TTFT in the mix / mean TTFT alone (AMB-09)."""
     arms = {name: (as_runs(mixed[name]), as_runs(isolated.get(name, ()))) for name in mixed}
     n = sum(len(run) for pair in arms.values() for arm in pair for run in arm)
     lacking = [name for name, pair in arms.items() if not all(pair) or not pooled(pair[1]).mean() > 0]
     if lacking or not arms:
         reason = f"no TTFT in the mix or alone: {', '.join(lacking) or 'no class'}"
-        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)
+        return Estimate.undefined(unit="ratio", method=reason, n=n)
     slowdowns = [float(pooled(mix).mean() / pooled(alone).mean()) for mix, alone in arms.values()]
     point = jain(np.array(slowdowns))
     if point is None:
-        return Estimate.undefined(unit="ratio", method="no slowdown", level=level, n=n)
+        return Estimate.undefined(unit="ratio", method="no slowdown", n=n)
     found = [[(float(pooled(arm).mean()), spread(arm)) for arm in pair] for pair in arms.values()]
     worth = min(1.0 if of is None else of.worth for pair in found for _, of in pair)
     if worth < FEWEST_EFFECTIVE:
         method = f"no interval at effective n={math.floor(worth)} of a class"
-        return _estimate(point, OPEN, level, n, method, max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / worth)))
+        required = max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / worth))
+        return estimate(point, OPEN, n, method, required=required)
     random = np.random.default_rng(seed)
-    drawn = [drawn_ratio(pair, level, random) for pair in found]
+    drawn = [drawn_ratio(pair, random) for pair in found]
     if not all(len(own) for own in drawn):
-        return _estimate(point, OPEN, level, n, "no interval: the run spans too few memories of a class")
+        return estimate(point, OPEN, n, "no interval: the run spans too few memories of a class")
     freedom = min(of.freedom for pair in found for _, of in pair if of is not None)
-    interval = jain_of_means_interval(drawn, freedom=freedom, level=level)
+    interval = jain_of_means_interval(drawn, freedom=freedom)
     method = f"slowdowns drawn from their errors, t with {freedom:.0f} degrees of freedom"
-    return _estimate(point, interval, level, n, method)
-
-
-def _queue_wait_ms(records: Records) -> FloatArray:
-    return np.asarray(records.queue_wait_ns[records.ok] / _NS_PER_MS, dtype=np.float64)
-
-
-def _estimate(
-    point: float, interval: Interval, level: float, n: int, method: str, required: int | None = None
-) -> Estimate:
-    lower, upper = interval
-    return Estimate(
-        point=point,
-        lower=None if lower is None else min(lower, point),
-        upper=None if upper is None else max(upper, point),
-        level=level,
-        n=n,
-        method=method,
-        unit="ratio",
-        n_required=required,
-    )
+    return estimate(point, interval, n, method)
 
 
 class TurnWaits(NamedTuple):
@@ -187,16 +166,16 @@ def turn_waits(records: Records) -> TurnWaits:
     return TurnWaits("TTFT", per_request("ttft", records))
 
 
-def starved_sessions(records: Records, waits: FloatArray, *, level: float = 0.95) -> Estimate:
+def starved_sessions(records: Records, waits: FloatArray) -> Estimate:
     """Share of a class's sessions with a turn that waited longer than five times the median wait of the
     class's turns. ``waits``: one for each record, in ms."""
     known = ~np.isnan(waits)
     if not known.any():
-        return Estimate.undefined(unit="ratio", method="no samples", level=level)
+        return Estimate.undefined(unit="ratio", method="no samples")
     own, held = records.select(known), waits[known]
     starved = np.zeros(int(ranks(own).max()) + 1)
     np.maximum.at(starved, ranks(own), (held > STARVATION_FACTOR * float(np.median(held))).astype(float))
-    return share_estimate(share_of([starved], level=level), level, "no samples", ", whole sessions")
+    return share_estimate(share_of([starved]), "no samples", ", whole sessions")
 
 
 def ttft_inflation(mixed: Records, alone: Records) -> dict[str, Estimate]:
@@ -205,31 +184,25 @@ def ttft_inflation(mixed: Records, alone: Records) -> dict[str, Estimate]:
     return {f"ttft_inflation.{q}": change(before[f"ttft.{q}"], after[f"ttft.{q}"], "ratio") for q in TAILS}
 
 
-def session_jain_index(records: Records, *, level: float = 0.95) -> Estimate:
-    """J over Σ end-to-end latency / Σ output tokens of the turns of each session (AMB-09)."""
-    return jain_index_of([latency_per_token_ms(records)], level=level)
-
-
-def latency_per_token_ms(records: Records) -> FloatArray:
-    """Σ end-to-end latency / Σ output tokens of each session, over its turns that have both."""
-    ms = per_request("e2e", records)
-    return _over_turns(records, ms, ~np.isnan(ms) & (records.output_tokens > 0), "tokens")
+def session_jain_index(records: Records) -> Estimate:
+    """J over Σ end-to-end latency / Σ output tokens of the turns of each session that have both (AMB-09)."""
+    return jain_index_of([_over_turns(records, "e2e", by_tokens=True)])
 
 
 def mean_ttft_ms(records: Records) -> FloatArray:
     """Mean TTFT of the turns of each session, in ms; the classes' mean slowdowns are made of these."""
-    ms = per_request("ttft", records)
-    return _over_turns(records, ms, ~np.isnan(ms), "turns")
+    return _over_turns(records, "ttft")
 
 
-def _over_turns(
-    records: Records, ms: FloatArray, held: BoolColumn, by: Literal["tokens", "turns"]
-) -> FloatArray:
+def _over_turns(records: Records, family: str, *, by_tokens: bool = False) -> FloatArray:
+    """Σ latency / number of turns (or Σ output tokens) of each session."""
+    ms = per_request(family, records)
+    held = ~np.isnan(ms) & ((records.output_tokens > 0) if by_tokens else True)
     own = records.select(held)
     if not len(own):
         return np.empty(0)
     rank = ranks(own)
-    whole = np.bincount(rank, weights=own.output_tokens if by == "tokens" else None)
+    whole = np.bincount(rank, weights=own.output_tokens if by_tokens else None)
     return np.asarray(np.bincount(rank, weights=ms[held]) / whole, dtype=np.float64)
 
 
@@ -253,9 +226,7 @@ def jain(shares: FloatArray) -> float | None:
     return float(scaled.sum() ** 2 / (len(scaled) * np.square(scaled).sum()))
 
 
-def jain_interval(
-    samples: Samples, *, level: float = 0.95, of: Spread | None = None, backlog: Backlog | None = None
-) -> Interval:
+def jain_interval(samples: Samples, *, of: Spread | None = None, backlog: Backlog | None = None) -> Interval:
     """Interval of J of dependent samples; open where J is undefined. ``of``: their :func:`jain_spread`.
     ``backlog``: what each latency waited; if they have waits in them, both ends allow for the index of
     latencies whose waits are drawn out as far as they may be.
@@ -279,14 +250,14 @@ def jain_interval(
     if of is None:
         return OPEN
     square = 1 / index - 1
-    down, _ = legs(of, level)
-    most = upper_end(square, of, level, _SPREAD_POWER)
-    lower = _by_moments(runs, level) if most is None else 1 / (1 + most)
+    down, _ = legs(of, LEVEL)
+    most = upper_end(square, of, LEVEL, _SPREAD_POWER)
+    lower = _by_moments(runs) if most is None else 1 / (1 + most)
     lower = None if lower is None else max(1 / len(every), lower)
     upper = 1.0 if down is None else min(1.0, 1 / (1 + max(0.0, square - down)))
     if backlog is None or not backlog.may_lengthen(runs):
         return Interval(lower, upper)
-    worse = jain(pooled(backlog.drawn_out(runs, level))) or index
+    worse = jain(pooled(backlog.drawn_out(runs, LEVEL))) or index
     if worse >= index:
         return Interval(lower, max(upper, index + math.hypot(upper - index, worse - index)))
     if lower is not None:
@@ -294,9 +265,9 @@ def jain_interval(
     return Interval(lower, upper)
 
 
-def _by_moments(runs: Runs, level: float) -> float | None:
+def _by_moments(runs: Runs) -> float | None:
     """A lower end of (Σ x)² / (n Σ x²), by moments; None where there is none."""
-    each = (1 + level) / 2
+    each = (1 + LEVEL) / 2
     least = mean_interval(runs, level=each).lower
     if least is None or least <= 0:
         return None
@@ -331,7 +302,7 @@ def jain_spread(samples: Samples) -> Spread | None:
     return own._replace(worth=min(own.worth, other.worth))
 
 
-def jain_of_means_interval(groups: Sequence[FloatArray], *, freedom: float, level: float = 0.95) -> Interval:
+def jain_of_means_interval(groups: Sequence[FloatArray], *, freedom: float) -> Interval:
     """Interval of J over the values of some groups, each given as draws of it.
 
     J has its maximum where all groups are alike, so drawn indices always lie below 1, even if the groups
@@ -341,19 +312,22 @@ def jain_of_means_interval(groups: Sequence[FloatArray], *, freedom: float, leve
     if len(drawn) < 2 or float(drawn.min()) <= 0:
         return OPEN
     indices = np.square(drawn.sum(axis=0)) / (len(drawn) * np.square(drawn).sum(axis=0))
-    tail = _expanded_tail(max(freedom, 1.0), level)
+    from scipy.special import ndtr, stdtrit
+
+    # The tail share at which quantiles of normal draws have the coverage of Student's t is
+    # Φ(√((ν + 1) / ν) t_{α/2, ν}) (Hesterberg 2015, The American Statistician 69).
+    nu = max(freedom, 1.0)
+    tail = float(ndtr(math.sqrt((nu + 1) / nu) * float(stdtrit(nu, (1 - LEVEL) / 2))))
     lower, upper = (float(end) for end in np.quantile(indices, [tail, 1 - tail]))
-    return Interval(lower, 1.0 if _all_alike(np.log(drawn), freedom, level) else upper)
+    return Interval(lower, 1.0 if _all_alike(np.log(drawn), freedom) else upper)
 
 
-def drawn_ratio(
-    arms: Sequence[tuple[float, Spread | None]], level: float, random: np.random.Generator
-) -> FloatArray:
+def drawn_ratio(arms: Sequence[tuple[float, Spread | None]], random: np.random.Generator) -> FloatArray:
     """Draws of first mean / second mean, log-normal with the relative errors of both; empty where an error
     has no bound."""
     variance = 0.0
     for mean, of in arms:
-        by = None if of is None else of.lengthening(level)
+        by = None if of is None else of.lengthening(LEVEL)
         if of is None or by is None:
             return np.empty(0)
         variance += (by * of.error / mean) ** 2
@@ -362,27 +336,7 @@ def drawn_ratio(
     )
 
 
-def starvation(samples: Samples, *, factor: float = 5.0, level: float = 0.95) -> Share | None:
-    """Share of waits longer than ``factor`` times the median (section 5.6.4, AMB-10); ``None`` without
-    waits."""
-    runs = as_runs(samples)
-    if not runs:
-        return None
-    threshold = factor * float(np.median(pooled(runs)))
-    return share_of([(run > threshold).astype(np.float64) for run in runs], level=level)
-
-
-def _expanded_tail(freedom: float, level: float) -> float:
-    """The tail share at which quantiles of normal draws have the coverage of Student's t.
-
-    It is Φ(√((ν + 1) / ν) t_{α/2, ν}) (Hesterberg 2015, The American Statistician 69).
-    """
-    from scipy.special import ndtr, stdtrit
-
-    return float(ndtr(math.sqrt((freedom + 1) / freedom) * float(stdtrit(freedom, (1 - level) / 2))))
-
-
-def _all_alike(logarithms: FloatArray, freedom: float, level: float) -> bool:
+def _all_alike(logarithms: FloatArray, freedom: float) -> bool:
     """Wald test of "the differences to the first group are zero", with Hotelling's F quantile."""
     from scipy.special import fdtri
 
@@ -394,4 +348,4 @@ def _all_alike(logarithms: FloatArray, freedom: float, level: float) -> bool:
     count = len(centre)
     statistic = float(centre @ np.linalg.pinv(covariance) @ centre)
     rest = max(freedom - count + 1, 1.0)
-    return statistic <= count * freedom / rest * float(fdtri(count, rest, level))
+    return statistic <= count * freedom / rest * float(fdtri(count, rest, LEVEL))

@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.latency import given_up, ttft_ms
 from pytest_llmbench.metrics.ratios import ratio_of_sums
-from pytest_llmbench.metrics.summary import GivenUp, distribution
+from pytest_llmbench.metrics.summary import GivenUp, distribution, estimate
 from pytest_llmbench.model.draft import FEWEST_LENGTHS
-from pytest_llmbench.model.estimate import Estimate, EstimateKind
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples
 from pytest_llmbench.stats.spectral import Spread, spread, student_interval
@@ -52,7 +52,6 @@ def by_input_length(
     *,
     family: str = "ttft",
     unit: str = "ms",
-    level: float = 0.95,
     given_up: Mapping[str, GivenUp] | None = None,
 ) -> list[Bucket]:
     """The non-empty buckets from short to long, each with the distribution of its samples.
@@ -73,7 +72,7 @@ def by_input_length(
         count = sum(len(run) for run in chosen)
         if count:
             gone = (given_up or {}).get(label)
-            metrics = distribution(f"{family}[{label}]", chosen, unit=unit, level=level, given_up=gone)
+            metrics = distribution(f"{family}[{label}]", chosen, unit=unit, given_up=gone)
             buckets.append(Bucket(label, count, metrics))
     return buckets
 
@@ -119,51 +118,42 @@ def length_group(records: Records) -> Group:
     return Group(lengths[chosen].astype(np.float64), ttft_ms(records.select(chosen)))
 
 
-def ms_per_1k_tokens(records: Records, *, seed: int, level: float = 0.95) -> Estimate:
+def ms_per_1k_tokens(records: Records, *, seed: int) -> Estimate:
     """1000 · mean TTFT / mean input tokens of one length, in ms."""
     lengths, latencies = length_group(records)
-    return ratio_of_sums(1000 * latencies, lengths, unit="ms", seed=seed, level=level)
+    return ratio_of_sums(1000 * latencies, lengths, unit="ms", seed=seed)
 
 
-def prefill_scaling(levels: Sequence[Records], *, level: float = 0.95) -> PrefillScaling:
+def prefill_scaling(levels: Sequence[Records]) -> PrefillScaling:
     """The power law and the straight line, each fitted to the means of the lengths."""
     groups = [length_group(records) for records in levels]
-    power = power_law(groups, level=level)
-    line = straight_line(groups, level=level)
+    power, line = fit(groups, logarithmic=True), fit(groups)
     metrics = {
-        "prefill_exponent": _coefficient(power, "slope", "ratio", 1.0, level),
-        "prefill_exponent_fit": _fit_of(power, level),
-        "prefill_slope": _coefficient(line, "slope", "us/token", 1000.0, level),
-        "prefill_intercept": _coefficient(line, "intercept", "ms", 1.0, level),
-        "prefill_linear_fit": _fit_of(line, level),
+        "prefill_exponent": _coefficient(power, "slope", "ratio", 1.0),
+        "prefill_exponent_fit": _fit_of(power),
+        "prefill_slope": _coefficient(line, "slope", "us/token", 1000.0),
+        "prefill_intercept": _coefficient(line, "intercept", "ms", 1.0),
+        "prefill_linear_fit": _fit_of(line),
     }
     return PrefillScaling(power, line, metrics)
 
 
-def _coefficient(fit: Fit | None, name: str, unit: str, scale: float, level: float) -> Estimate:
+def _coefficient(fit: Fit | None, name: str, unit: str, scale: float) -> Estimate:
     if fit is None:
-        return Estimate.undefined(unit=unit, method=_TOO_FEW, level=level)
+        return Estimate.undefined(unit=unit, method=_TOO_FEW)
     point: float = getattr(fit, name)
     interval: Interval = getattr(fit, f"{name}_interval")
-    lower, upper = interval
-    return Estimate(
-        point=scale * point,
-        lower=None if lower is None else scale * min(lower, point),
-        upper=None if upper is None else scale * max(upper, point),
-        level=level,
-        n=fit.samples,
-        method=_METHOD,
-        unit=unit,
-    )
+    scaled = Interval(*(None if end is None else scale * end for end in interval))
+    return estimate(scale * point, scaled, fit.samples, _METHOD, unit)
 
 
-def _fit_of(fit: Fit | None, level: float) -> Estimate:
+def _fit_of(fit: Fit | None) -> Estimate:
     """R² of the means about the fit. It describes these points, so it has no interval."""
     if fit is None:
-        return Estimate.undefined(unit="ratio", method=_TOO_FEW, level=level)
+        return Estimate.undefined(unit="ratio", method=_TOO_FEW)
     method = f"R² over {fit.points} lengths"
     return Estimate(
-        fit.r_squared, None, None, level, fit.samples, method, "ratio", kind=EstimateKind.OBSERVED
+        fit.r_squared, None, None, LEVEL, fit.samples, method, "ratio", kind=EstimateKind.OBSERVED
     )
 
 
@@ -189,21 +179,12 @@ class Fit(NamedTuple):
     samples: int
 
 
-def power_law(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
-    """Fit of log latency = slope · log length + intercept: the slope is the exponent k of latency ∝ length^k.
+def fit(groups: Sequence[Group], *, logarithmic: bool = False) -> Fit | None:
+    """Fit of latency = slope · length + intercept, in the units given. ``logarithmic``: of their logarithms,
+    whose slope is the exponent k of latency ∝ length^k.
 
-    ``None`` for fewer than three different lengths or a mean that is not positive.
+    ``None`` for fewer than three different lengths, or a mean without a logarithm.
     """
-    return _fit(groups, level, logarithmic=True)
-
-
-def straight_line(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
-    """Fit of latency = slope · length + intercept, in the units given. ``None`` for fewer than three
-    lengths."""
-    return _fit(groups, level, logarithmic=False)
-
-
-def _fit(groups: Sequence[Group], level: float, *, logarithmic: bool) -> Fit | None:
     used = [group for group in groups if len(group.latencies)]
     x = np.array([float(np.mean(group.lengths)) for group in used])
     y = np.array([float(np.mean(group.latencies)) for group in used])
@@ -211,38 +192,28 @@ def _fit(groups: Sequence[Group], level: float, *, logarithmic: bool) -> Fit | N
         return None
     if logarithmic:
         x, y = np.log(x), np.log(y)
-    slope, intercept, of_slope, of_intercept = _least_squares(x, y)
+    # Each is Σ w_i y_i with these weights w.
+    around = x - x.mean()
+    of_slope = around / np.square(around).sum()
+    of_intercept = 1 / len(x) - x.mean() * of_slope
+    slope, intercept = float(of_slope @ y), float(of_intercept @ y)
+    total = float(np.square(y - y.mean()).sum())
     errors = None
     if min(len(group.latencies) for group in used) > 1:
         errors = [_error(group, slope, logarithmic) for group in used]
     intervals = [
-        OPEN if errors is None else student_interval(value, _combined(weights, errors), level=level)
+        OPEN if errors is None else student_interval(value, _combined(weights, errors))
         for value, weights in ((slope, of_slope), (intercept, of_intercept))
     ]
     return Fit(
         slope=slope,
         intercept=intercept,
-        r_squared=_r_squared(x, y, slope, intercept),
+        r_squared=1.0 - float(np.square(y - slope * x - intercept).sum()) / total if total else None,
         slope_interval=intervals[0],
         intercept_interval=intervals[1],
         points=len(used),
         samples=sum(len(group.latencies) for group in used),
     )
-
-
-def _least_squares(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray, FloatArray]:
-    """Slope, intercept, and for each the weights w with which it is Σ w_i y_i."""
-    around = x - x.mean()
-    of_slope = around / np.square(around).sum()
-    of_intercept = 1 / len(x) - x.mean() * of_slope
-    return float(of_slope @ y), float(of_intercept @ y), of_slope, of_intercept
-
-
-def _r_squared(x: FloatArray, y: FloatArray, slope: float, intercept: float) -> float | None:
-    total = float(np.square(y - y.mean()).sum())
-    if total == 0.0:
-        return None
-    return 1.0 - float(np.square(y - slope * x - intercept).sum()) / total
 
 
 def _error(group: Group, slope: float, logarithmic: bool) -> Spread:

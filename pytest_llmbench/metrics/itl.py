@@ -24,9 +24,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pytest_llmbench.metrics.chunking import chunk_weights, differences, single_token_share, tokens_per_chunk
-from pytest_llmbench.metrics.summary import GivenUp, of_quantiles, with_given_up
+from pytest_llmbench.metrics.summary import GivenUp, estimate, of_quantiles, with_given_up
 from pytest_llmbench.model.draft import FEWEST_TOKENS, SINGLE_TOKEN_SHARE
-from pytest_llmbench.model.estimate import Estimate, EstimateKind
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
@@ -203,7 +203,7 @@ def longest_pause_ms(samples: ItlSamples) -> FloatArray:
 
 
 def itl_distribution(
-    samples: ItlSamples | Sequence[ItlSamples], *, family: str = "itl", level: float = 0.95
+    samples: ItlSamples | Sequence[ItlSamples], *, family: str = "itl"
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.std`` of all gaps, one or several runs.
 
@@ -217,9 +217,9 @@ def itl_distribution(
     clusters = Clusters.joined([run.clusters for run in runs])
     names = (*PERCENTILES, "mean", "std")
     if not len(clusters):
-        undefined = Estimate.undefined(unit="ms", method="no samples", level=level)
+        undefined = Estimate.undefined(unit="ms", method="no samples")
         return {f"{family}.{name}": undefined for name in names}
-    pool = ClusterEstimates(clusters, level)
+    pool = ClusterEstimates(clusters)
     every = [*pool.percentiles(tuple(PERCENTILES.values())), pool.mean(), pool.std()]
     gone, n = GivenUp.of_unknown(sum(run.given_up for run in runs)), len(clusters.counts)
     estimates = with_given_up(
@@ -228,25 +228,12 @@ def itl_distribution(
     return {f"{family}.{name}": estimate for name, estimate in estimates.items()}
 
 
-def itl_point(samples: ItlSamples, statistic: str) -> float | None:
-    """``p50`` … ``p99_9``, ``mean`` or ``std`` of all gaps, as in :func:`itl_distribution` but without the
-    interval; None where it is undefined."""
-    clusters = samples.clusters
-    if len(clusters) < (2 if statistic == "std" else 1):
-        return None
-    if statistic in ("mean", "std"):
-        return clusters.moments.mean if statistic == "mean" else clusters.deviation
-    look_up(clusters.ordered, percentile_ranks(len(clusters), tuple(PERCENTILES.values())))
-    return ordered_percentile(clusters.ordered, PERCENTILES[statistic])
-
-
 @dataclass(frozen=True, eq=False)
 class ClusterEstimates:
     """Percentiles, mean and standard deviation, in ms, of samples in clusters, with intervals whose sampling
     unit is the whole cluster."""
 
     clusters: Clusters
-    level: float
     unit: str = "requests"
     """The name of a cluster in the text of the method."""
 
@@ -280,26 +267,26 @@ class ClusterEstimates:
         if of is None:
             return None
         (sums,) = self.clusters.group_sums([lambda numbers: numbers])
-        return level_factor(mean, of, self.level) * self.clusters.in_the_middle(sums)
+        return level_factor(mean, of, LEVEL) * self.clusters.in_the_middle(sums)
 
     def _of_requests(self, q: float) -> int | None:
         """The rank of the upper end of a percentile up to the median if gaps were worth as many as there are
         requests: of gaps of a few lengths it tells more than the share of each does, which the load moves."""
         if q > 50:
             return None
-        return ranks(len(self.clusters), q, level=self.level, effective_n=len(self.clusters.counts))[1]
+        return ranks(len(self.clusters), q, level=LEVEL, effective_n=len(self.clusters.counts))[1]
 
     def _ranks(self, q: float, of: GroupWorth) -> tuple[tuple[int | None, int | None], bool]:
         """The ranks of the ends, and whether they are crude: of Clopper and Pearson's limits of the share
         beyond the percentile, which always exist. Above, more may lie beyond it in the middle of the time."""
         n, worth = len(self.clusters), of.worth
-        usable = worth.usable_above(n, self.level)
-        lower, _ = ranks(n, q, level=self.level, effective_n=worth.discounted(self.level))
-        upper = None if usable is None else ranks(n, q, level=self.level, effective_n=usable)[1]
+        usable = worth.usable_above(n, LEVEL)
+        lower, _ = ranks(n, q, level=LEVEL, effective_n=worth.discounted(LEVEL))
+        upper = None if usable is None else ranks(n, q, level=LEVEL, effective_n=usable)[1]
         crude = (lower is None or upper is None) and len(self.clusters.counts) >= FEWEST
         if crude:
-            beyond, tail = round(n * (1 - q / 100)), (1 - self.level) / 2
-            least, most = exact_share_interval(beyond, n, tail=tail, effective_n=worth.discounted(self.level))
+            beyond, tail = round(n * (1 - q / 100)), (1 - LEVEL) / 2
+            least, most = exact_share_interval(beyond, n, tail=tail, effective_n=worth.discounted(LEVEL))
             lower = max(1, math.floor(n * (1 - most))) if lower is None else lower
             upper = math.ceil(n * (1 - least)) if upper is None else upper
         if upper is not None:
@@ -308,7 +295,7 @@ class ClusterEstimates:
 
     def _percentile(self, q: float, worth: Worth, interval: Interval, crude: bool) -> Estimate:
         point = ordered_percentile(self.clusters.ordered, q)
-        required = worth.required(samples_required(q, self.level), len(self.clusters), self.level)
+        required = worth.required(samples_required(q, LEVEL), len(self.clusters), LEVEL)
         method = f"order statistics at effective n={math.floor(worth.samples)}, {self.groups}"
         return self._estimate(point, interval, method, required, crude)
 
@@ -327,7 +314,7 @@ class ClusterEstimates:
         s."""
         n = len(self.clusters)
         if n < 2:
-            return Estimate.undefined(unit="ms", method="fewer than two samples", level=self.level, n=n)
+            return Estimate.undefined(unit="ms", method="fewer than two samples", n=n)
         of, counts = self.clusters.moments, self.clusters.counts
         squared = of.squares + counts * np.square(of.means - of.mean)
         variance, point = float(np.sum(squared)) / n, self.clusters.deviation
@@ -342,8 +329,8 @@ class ClusterEstimates:
         worth = n if of is None else of.worth
         effective = f"effective n={math.floor(worth)}"
         if of is not None and worth >= FEWEST_EFFECTIVE:
-            down, _ = legs(of, self.level)
-            upper = upper_end(point, of, self.level)
+            down, _ = legs(of, LEVEL)
+            upper = upper_end(point, of, LEVEL)
             if upper is not None:
                 method = f"{groups} at {effective}, {of_quantiles(of)}"
                 lower = 0.0 if down is None else max(0.0, point - down)
@@ -351,25 +338,17 @@ class ClusterEstimates:
         required = math.ceil(FEWEST_EFFECTIVE * len(self.clusters) / worth)
         if of is None or len(self.clusters.counts) < FEWEST:
             return self._estimate(point, OPEN, f"no interval at {effective}, {groups}", required)
-        factor = level_factor(point, of, self.level) * middle
+        factor = level_factor(point, of, LEVEL) * middle
         interval = Interval(point / factor, point * factor)
         return self._estimate(point, interval, f"{groups} at {effective}", required, crude=True)
 
     def _estimate(
         self, point: float, interval: Interval, method: str, required: int = 0, crude: bool = False
     ) -> Estimate:
-        lower, upper = interval
-        return Estimate(
-            point=point,
-            lower=None if lower is None else min(lower, point),
-            upper=None if upper is None else max(upper, point),
-            level=self.level,
-            n=len(self.clusters),
-            method=f"{method}{CRUDELY}" if crude else method,
-            unit="ms",
-            kind=EstimateKind.CRUDE if crude else EstimateKind.SAMPLE,
-            n_required=max(required, len(self.clusters) + 1) if lower is None or upper is None else None,
-        )
+        n = len(self.clusters)
+        kind = EstimateKind.CRUDE if crude else EstimateKind.SAMPLE
+        method += CRUDELY if crude else ""
+        return estimate(point, interval, n, method, "ms", required=max(required, n + 1), kind=kind)
 
 
 def _at(ordered: Ordered, rank: int | None) -> float | None:

@@ -33,7 +33,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.metrics.throughput import Limits
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, SavedSpread
+from pytest_llmbench.model.estimate import LEVEL, ByRun, Estimate, EstimateKind, SavedSpread
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.look_samples import Ends, scores
 from pytest_llmbench.stats.runs import FloatArray
@@ -99,7 +99,7 @@ def job_metrics(
             continue
         if estimate.given_up and estimate.upper is None:
             continue
-        own = job_interval(values, factor, saved=spreads.get(name), level=estimate.level)
+        own = job_interval(values, factor, saved=spreads.get(name))
         beyond = estimate.upper if estimate.given_up else None
         found[name] = replace(
             estimate,
@@ -137,7 +137,7 @@ def job_share(share: Estimate, every: Sequence[FloatArray]) -> Estimate:
     ranks = [np.ceil(np.arange(1, fewest + 1) * (len(own) / fewest)).astype(int) - 1 for own in every]
     by_rank = [np.clip(np.sort(own)[rank], *_SCORES) for own, rank in zip(every, ranks, strict=True)]
     logs = np.log(np.array(by_rank))
-    half, mean = half_widths(logs, _TAIL, level=share.level), np.mean(logs, axis=0)
+    half, mean = half_widths(logs, _TAIL), np.mean(logs, axis=0)
     surely, maybe = np.maximum.accumulate(mean + half) <= 0.0, mean - half <= 0.0
     point = float(np.mean([np.mean(own <= 1.0) for own in every]))
     lower = min(point, float(np.mean(surely)))
@@ -183,29 +183,27 @@ class JobInterval(NamedTuple):
     """h: the half-width on logarithms. A limit farther away than that is decided."""
 
 
-def job_interval(
-    runs: Sequence[float], factor: float, *, saved: SavedSpread | None = None, level: float = 0.95
-) -> JobInterval:
+def job_interval(runs: Sequence[float], factor: float, *, saved: SavedSpread | None = None) -> JobInterval:
     """The interval of a figure from its values in all runs, which must be positive. ``factor``: greater than
     1, the spread that is assumed where neither the runs nor ``saved`` tell it."""
     logs = np.log(np.asarray(runs, dtype=np.float64))
     count, mean = len(logs), float(np.mean(logs))
     if count < FEWEST_RUNS and saved is not None and saved.count > 1:
         kind, spread = EstimateKind.SAVED_SPREAD, max(saved.deviation, _LEAST_SAVED)
-        half = student_quantile(saved.count - 1, level) * spread / math.sqrt(count)
+        half = student_quantile(saved.count - 1, LEVEL) * spread / math.sqrt(count)
     else:
         kind = EstimateKind.RUNS if count >= FEWEST_RUNS else EstimateKind.ASSUMED_SPREAD
-        half = float(half_widths(logs, factor, level=level))
+        half = float(half_widths(logs, factor))
     point = float(runs[0]) if count == 1 else math.exp(mean)
     lower, upper = (math.exp(min(mean + leg, _MOST_LOG)) for leg in (-half, half))
     return JobInterval(point, min(lower, point), max(upper, point), kind, half)
 
 
-def half_widths(logs: FloatArray, factor: float, *, level: float = 0.95) -> FloatArray:
+def half_widths(logs: FloatArray, factor: float) -> FloatArray:
     """h of figures by their own runs, or by ``factor`` where there are fewer than three. ``logs``: one row of
     logarithms for each run."""
     count = len(logs)
     if count < FEWEST_RUNS:
         return np.full(logs.shape[1:], math.log(factor))
     spread = np.maximum(np.std(logs, axis=0, ddof=1), _FLOOR if count < _FREE_FROM else 0.0)
-    return np.asarray(student_quantile(count - 1, level) * spread / math.sqrt(count))
+    return np.asarray(student_quantile(count - 1, LEVEL) * spread / math.sqrt(count))

@@ -30,20 +30,20 @@ from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.ratios import share_of
 
 
-def cache_hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+def cache_hit_rate(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Σ min(cached, shared prefix) / Σ shared prefix, over requests that begin with a shared prefix."""
     sharing = [run.select(run.ok & (run.shared_prefix_tokens > 0)) for run in runs]
     reason = _not_measurable(sharing, "share a prefix")
     if reason is not None:
         return Estimate.undefined(
-            unit="ratio", method=reason, level=level, n=sum(map(len, sharing)), reason=Reason.NOT_MEASURABLE
+            unit="ratio", method=reason, n=sum(map(len, sharing)), reason=Reason.NOT_MEASURABLE
         )
     hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens).astype(np.float64) for run in sharing]
     asked = [run.shared_prefix_tokens.astype(np.float64) for run in sharing]
-    return ratio_of_sums(hits, asked, unit="ratio", seed=seed, level=level)
+    return ratio_of_sums(hits, asked, unit="ratio", seed=seed)
 
 
-def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+def cached_input_share(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Σ cached tokens / Σ input tokens, over all parts of the prompts."""
     successful = [run.select(run.ok) for run in runs]
     n = sum(map(len, successful))
@@ -52,10 +52,10 @@ def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.9
     if reason is None and uncounted:
         reason = f"{uncounted} of {n} successful requests have no input token count"
     if reason is not None:
-        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n, reason=Reason.NOT_MEASURABLE)
+        return Estimate.undefined(unit="ratio", method=reason, n=n, reason=Reason.NOT_MEASURABLE)
     cached = [run.cached_tokens.astype(np.float64) for run in successful]
     tokens = [run.input_tokens.astype(np.float64) for run in successful]
-    return ratio_of_sums(cached, tokens, unit="ratio", seed=seed, level=level)
+    return ratio_of_sums(cached, tokens, unit="ratio", seed=seed)
 
 
 def with_zeros(records: Records) -> Records:
@@ -88,7 +88,7 @@ _REDUCED = ("p50", "p95", "p99")
 
 
 def ttft_reductions(
-    without: Records, with_cache: Records, classes: Iterable[TurnClass], *, level: float = 0.95
+    without: Records, with_cache: Records, classes: Iterable[TurnClass]
 ) -> dict[str, Estimate]:
     """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / TTFT without,
     at P50, P95 and P99, from records of the same turns.
@@ -100,7 +100,7 @@ def ttft_reductions(
     for each in (None, *classes):
         name = "ttft_reduction" if each is None else f"turn_ttft_reduction[{each}]"
         family = "ttft" if each is None else f"turn_ttft[{each}]"
-        before, after = (latencies([arm], "ttft", each, level=level) for arm in (without, with_cache))
+        before, after = (latencies([arm], "ttft", each) for arm in (without, with_cache))
         for statistic in _REDUCED:
             pair = before[f"{family}.{statistic}"], after[f"{family}.{statistic}"]
             found[f"{name}.{statistic}"] = change(*pair, "reduction")
@@ -134,7 +134,7 @@ def timeouts(records: Records) -> int:
 _SILENT = "the server gives no preemption counts per request"
 
 
-def preemption_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+def preemption_rate(runs: Sequence[Records]) -> Estimate:
     """Requests preempted at least once / requests with a preemption count, of whatever outcome.
 
     Where requests without a count remain (they failed before the server could tell), the method says so.
@@ -142,14 +142,12 @@ def preemption_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate
     known = [run.select(run.preemptions != MISSING) for run in runs]
     counted, submitted = sum(map(len, known)), sum(map(len, runs))
     if counted == 0:
-        return Estimate.undefined(
-            unit="ratio", method=_SILENT, level=level, n=submitted, reason=Reason.NOT_MEASURABLE
-        )
+        return Estimate.undefined(unit="ratio", method=_SILENT, n=submitted, reason=Reason.NOT_MEASURABLE)
     some = "" if counted == submitted else f", over {counted} of {submitted} requests with a count"
-    return _share([run.preemptions > 0 for run in known], some, level)
+    return _share([run.preemptions > 0 for run in known], some)
 
 
-def preemption_recovery_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+def preemption_recovery_rate(runs: Sequence[Records]) -> Estimate:
     """Preempted requests that ended ``ok`` / preempted requests, without those that their users were to cut.
 
     Not measurable if an unsuccessful request lacks its count: servers report at the end of a response, and
@@ -158,33 +156,33 @@ def preemption_recovery_rate(runs: Sequence[Records], *, level: float = 0.95) ->
     known = [run.select(run.judged & (run.preemptions != MISSING)) for run in runs]
     n = sum(map(len, known))
     if n == 0:
-        return Estimate.undefined(unit="ratio", method=_SILENT, level=level, reason=Reason.NOT_MEASURABLE)
+        return Estimate.undefined(unit="ratio", method=_SILENT, reason=Reason.NOT_MEASURABLE)
     silent = sum(int((run.failed & (run.preemptions == MISSING)).sum()) for run in runs)
     if silent:
         reason = f"{silent} unsuccessful requests have no preemption count"
-        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n, reason=Reason.NOT_MEASURABLE)
+        return Estimate.undefined(unit="ratio", method=reason, n=n, reason=Reason.NOT_MEASURABLE)
     preempted = [run.select(run.preemptions > 0) for run in known]
     if not any(map(len, preempted)):
-        return Estimate.undefined(unit="ratio", method="no request was preempted", level=level)
-    return _share([run.ok for run in preempted], "", level)
+        return Estimate.undefined(unit="ratio", method="no request was preempted")
+    return _share([run.ok for run in preempted])
 
 
-def preemption_loss(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+def preemption_loss(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Σ discarded tokens / Σ preemptions: mean tokens discarded per preemption."""
     known = [run.select((run.preemptions != MISSING) & (run.preempted_tokens != MISSING)) for run in runs]
     if not any(map(len, known)):
         reason = "the server does not say how many tokens a preemption discards"
         return Estimate.undefined(
-            unit="tokens", method=reason, level=level, n=sum(map(len, runs)), reason=Reason.NOT_MEASURABLE
+            unit="tokens", method=reason, n=sum(map(len, runs)), reason=Reason.NOT_MEASURABLE
         )
     preempted = [run.select(run.preemptions > 0) for run in known]
     if not any(map(len, preempted)):
-        return Estimate.undefined(unit="tokens", method="no request was preempted", level=level)
+        return Estimate.undefined(unit="tokens", method="no request was preempted")
     tokens = [run.preempted_tokens.astype(np.float64) for run in preempted]
     events = [run.preemptions.astype(np.float64) for run in preempted]
-    return ratio_of_sums(tokens, events, unit="tokens", seed=seed, level=level)
+    return ratio_of_sums(tokens, events, unit="tokens", seed=seed)
 
 
-def _share(happened: Sequence[npt.NDArray[np.bool_]], some: str, level: float) -> Estimate:
+def _share(happened: Sequence[npt.NDArray[np.bool_]], some: str = "") -> Estimate:
     series = [run.astype(np.float64) for run in happened]
-    return share_estimate(share_of(series, level=level), level, "no samples", some)
+    return share_estimate(share_of(series), "no samples", some)

@@ -9,7 +9,7 @@ Long runs are gone through a block at a time, so that only the vector itself nee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from types import MappingProxyType
 
@@ -39,7 +39,10 @@ FEWEST_FOR_GROWTH = 100
 moment."""
 
 
-def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], FloatArray]:
+Measure = Callable[[Records], FloatArray]
+
+
+def by_blocks(measure: Measure) -> Measure:
     """``measure``, which says something of each request alone, applied a block at a time."""
 
     @wraps(measure)
@@ -50,68 +53,55 @@ def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], F
     return of_each_block
 
 
-@by_blocks
-def ttft_ms(records: Records) -> FloatArray:
-    """TTFT = T_first - T_submit, T_first the first non-whitespace content."""
-    return between_ms(records, records.submitted_ns, records.first_content_ns)
+@dataclass(frozen=True)
+class Span:
+    """A latency: the time between two instants of a request. Called with records, it gives that time in ms,
+    in order of submission, for each ``ok`` request that has both."""
+
+    start: str
+    end: str
+
+    def held(self, records: Records) -> BoolColumn:
+        """Which requests are in the vector."""
+        start_ns, end_ns = getattr(records, self.start), getattr(records, self.end)
+        return np.asarray(records.ok & (start_ns != MISSING) & (end_ns != MISSING))
+
+    def __call__(self, records: Records) -> FloatArray:
+        return by_blocks(self._of_block)(records)
+
+    def _of_block(self, block: Records) -> FloatArray:
+        held = self.held(block)
+        return _milliseconds(getattr(block, self.start)[held], getattr(block, self.end)[held])
+
+
+ttft_ms = Span("submitted_ns", "first_content_ns")
+"""TTFT = T_first - T_submit, T_first the first non-whitespace content."""
+ttft_scheduled_ms = Span("scheduled_ns", "first_content_ns")
+"""T_first - T_scheduled: the TTFT of a user who arrives on schedule, our own lag included."""
+ttft_any_ms = Span("submitted_ns", "first_nonempty_ns")
+"""First output of any kind (whitespace and reasoning included) - T_submit (AMB-29)."""
+ttft_first_event_ms = Span("submitted_ns", "first_event_ns")
+"""First parsed event of any kind, role-only ones included, - T_submit. Matches tools that count those."""
+ttft_reasoning_ms = Span("submitted_ns", "first_reasoning_ns")
+"""First reasoning output - T_submit, for requests with visible reasoning only."""
+e2e_ms = Span("submitted_ns", "last_content_ns")
+"""E2E = T_last - T_submit, T_last the last content chunk, not the end-of-stream marker (AMB-45)."""
+e2e_scheduled_ms = Span("scheduled_ns", "last_content_ns")
+"""T_last - T_scheduled, the coordinated-omission view of E2E."""
+request_latency_ms = Span("submitted_ns", "finished_ns")
+"""Latency = T_end - T_submit, T_end the last byte of the reply; for replies that are not streamed."""
+request_latency_scheduled_ms = Span("scheduled_ns", "finished_ns")
+"""T_end - T_scheduled, the coordinated-omission view of that latency."""
+ttfo_ms = ttft_ms
+"""TTFO = first visible content - T_submit. Visible content is content in the sense of the draft, so this is
+TTFT; the name has a meaning of its own only where reasoning comes first."""
+ttot_ms = Span("thinking_end_ns", "first_content_ns")
+"""TTOT = first visible content - end of thinking, for the replies that have both."""
 
 
 def ttft_input_tokens(records: Records) -> IntColumn:
-    """Input tokens of the requests in :func:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
-    return np.concatenate(
-        [
-            block.input_tokens[_measured(block, block.submitted_ns, block.first_content_ns)]
-            for block in records.blocks()
-        ]
-    )
-
-
-@by_blocks
-def ttft_scheduled_ms(records: Records) -> FloatArray:
-    """T_first - T_scheduled: the TTFT of a user who arrives on schedule, our own lag included."""
-    return between_ms(records, records.scheduled_ns, records.first_content_ns)
-
-
-@by_blocks
-def ttft_any_ms(records: Records) -> FloatArray:
-    """First output of any kind (whitespace and reasoning included) - T_submit (AMB-29)."""
-    return between_ms(records, records.submitted_ns, records.first_nonempty_ns)
-
-
-@by_blocks
-def ttft_first_event_ms(records: Records) -> FloatArray:
-    """First parsed event of any kind, role-only ones included, - T_submit. Matches tools that count those."""
-    return between_ms(records, records.submitted_ns, records.first_event_ns)
-
-
-@by_blocks
-def ttft_reasoning_ms(records: Records) -> FloatArray:
-    """First reasoning output - T_submit, for requests with visible reasoning only."""
-    return between_ms(records, records.submitted_ns, records.first_reasoning_ns)
-
-
-@by_blocks
-def e2e_ms(records: Records) -> FloatArray:
-    """E2E = T_last - T_submit, T_last the last content chunk, not the end-of-stream marker (AMB-45)."""
-    return between_ms(records, records.submitted_ns, records.last_content_ns)
-
-
-@by_blocks
-def e2e_scheduled_ms(records: Records) -> FloatArray:
-    """T_last - T_scheduled, the coordinated-omission view of E2E."""
-    return between_ms(records, records.scheduled_ns, records.last_content_ns)
-
-
-@by_blocks
-def request_latency_ms(records: Records) -> FloatArray:
-    """Latency = T_end - T_submit, T_end the last byte of the reply; for replies that are not streamed."""
-    return between_ms(records, records.submitted_ns, records.finished_ns)
-
-
-@by_blocks
-def request_latency_scheduled_ms(records: Records) -> FloatArray:
-    """T_end - T_scheduled, the coordinated-omission view of that latency."""
-    return between_ms(records, records.scheduled_ns, records.finished_ns)
+    """Input tokens of the requests in :data:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
+    return np.concatenate([block.input_tokens[ttft_ms.held(block)] for block in records.blocks()])
 
 
 @by_blocks
@@ -127,12 +117,11 @@ def tpot_ms(records: Records) -> FloatArray:
     return np.asarray(span / (tokens[mask] - 1), dtype=np.float64)
 
 
-@by_blocks
-def early_ms(records: Records) -> FloatArray:
-    """Milliseconds by which T_first of each request in :func:`ttft_ms` may be too late because it was read
-    late."""
-    mask = _measured(records, records.submitted_ns, records.first_content_ns)
-    return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS, dtype=np.float64)
+def early_ms(span: Span, records: Records) -> FloatArray:
+    """Milliseconds by which T_first of each request in a latency that it ends may be too late because it was
+    read late."""
+    early = [block.first_content_early_ns[span.held(block)].clip(0) for block in records.blocks()]
+    return np.asarray(np.concatenate(early) / _NS_PER_MS, dtype=np.float64)
 
 
 @by_blocks
@@ -140,13 +129,6 @@ def tpot_early_ms(records: Records) -> FloatArray:
     """Milliseconds by which a late read may make each figure in :func:`tpot_ms` too large."""
     mask, tokens = _per_token(records)
     return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS / (tokens[mask] - 1))
-
-
-@by_blocks
-def dispatch_lag_ms(records: Records) -> FloatArray:
-    """T_dispatch - T_scheduled over **all** requests: how far the generator was behind its own schedule."""
-    mask = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
-    return _milliseconds(records.scheduled_ns[mask], records.dispatched_ns[mask])
 
 
 def lag_limit_ns(rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
@@ -168,8 +150,8 @@ def _first_output_ns(records: Records) -> IntColumn:
 def _per_token(records: Records) -> tuple[BoolColumn, IntColumn]:
     """For each request, whether it has a TPOT, and how many tokens it streamed."""
     tokens = streamed_tokens(records)
-    measured = _measured(records, _first_output_ns(records), records.last_content_ns)
-    return measured & (tokens >= 2), tokens
+    both = (_first_output_ns(records) != MISSING) & (records.last_content_ns != MISSING)
+    return np.asarray(records.ok & both & (tokens >= 2)), tokens
 
 
 def streamed_tokens(records: Records) -> IntColumn:
@@ -179,22 +161,12 @@ def streamed_tokens(records: Records) -> IntColumn:
     return np.where(known, records.output_tokens - np.where(hidden, records.reasoning_tokens, 0), MISSING)
 
 
-def _measured(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> BoolColumn:
-    return np.asarray(records.ok & (start_ns != MISSING) & (end_ns != MISSING))
-
-
-def between_ms(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
-    """The time between two instants in ms, for the ``ok`` requests that have both."""
-    mask = _measured(records, start_ns, end_ns)
-    return _milliseconds(start_ns[mask], end_ns[mask])
-
-
 def _milliseconds(start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
     # Subtract as integers: a monotonic stamp has more digits than a float64 keeps to the nanosecond.
     return np.asarray((end_ns - start_ns) / _NS_PER_MS, dtype=np.float64)
 
 
-FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
+FAMILIES: Mapping[str, Measure] = MappingProxyType(
     {
         "ttft": ttft_ms,
         "ttft_scheduled": ttft_scheduled_ms,
@@ -205,7 +177,14 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
         "e2e_scheduled": e2e_scheduled_ms,
     }
 )
-"""Distribution family of the catalogue → the function that measures it."""
+"""Distribution family of the catalogue → what measures it."""
+_MEASURED: Mapping[str, Measure] = MappingProxyType(
+    {**FAMILIES, "latency": request_latency_ms, "latency_scheduled": request_latency_scheduled_ms}
+)
+"""The same, with the families of requests that generate nothing."""
+_SPANS = {family: measure for family, measure in _MEASURED.items() if isinstance(measure, Span)}
+WAITING = frozenset(_SPANS)
+"""The families whose latency includes a wait for a slot."""
 
 
 def distribution_of(
@@ -214,13 +193,11 @@ def distribution_of(
     *,
     among: Sequence[Records] | None = None,
     name: str | None = None,
-    level: float = 0.95,
 ) -> dict[str, Estimate]:
     """The distribution of a family over several runs; its intervals allow for the wait for a slot. ``among``:
     all requests of each run, by default ``runs``. ``name``: by default the family."""
     samples, waited = waiting(family, runs, among=among)
-    gone = given_up(family, runs)
-    return distribution(name or family, samples, level=level, backlog=waited, given_up=gone)
+    return distribution(name or family, samples, backlog=waited, given_up=given_up(family, runs))
 
 
 def distributions(
@@ -237,7 +214,8 @@ def distributions(
         if entering_ns and not same:
             known_ns, waited = entering_ns, backlog_among(runs if among is None else among, entering_ns)
         gone, backlogged = given_up(family, runs), waited if entering_ns else None
-        found |= distribution(family, _samples(family, runs), backlog=backlogged, given_up=gone)
+        samples = [_MEASURED[family](run) for run in runs]
+        found |= distribution(family, samples, backlog=backlogged, given_up=gone)
     return found
 
 
@@ -250,9 +228,10 @@ def given_up(family: str, runs: Sequence[Records]) -> GivenUp:
         if family == "tpot":
             lasted.append(np.zeros(int((_first_output_ns(gone) != MISSING).sum())))
             continue
-        start, end = (getattr(gone, name) for name in _SPANS[family])
+        span = _SPANS[family]
+        start, end = getattr(gone, span.start), getattr(gone, span.end)
         start = np.where(start == MISSING, gone.dispatched_ns, start)
-        seen = (end != MISSING) & _SPANS[family][1].startswith("first_")
+        seen = (end != MISSING) & span.end.startswith("first_")
         last = np.where(gone.finished_ns == MISSING, start, gone.finished_ns)
         lasted.append(_milliseconds(start, last)[~seen].clip(0))
         known.append(_milliseconds(start, end)[seen])
@@ -264,14 +243,10 @@ def waiting(
 ) -> tuple[list[FloatArray], Backlog | None]:
     """The samples of each run, and what their requests waited for a slot; None where that is unknown or not
     part of them."""
+    samples = [_MEASURED[family](run) for run in runs]
     if family not in WAITING:
-        return _samples(family, runs), None
-    entering_ns = _entering_ns(family, runs)
-    return _samples(family, runs), backlog_among(runs if among is None else among, entering_ns)
-
-
-def _samples(family: str, runs: Sequence[Records]) -> list[FloatArray]:
-    return [_MEASURED[family](run) for run in runs]
+        return samples, None
+    return samples, backlog_among(runs if among is None else among, _entering_ns(family, runs))
 
 
 def _entering_ns(family: str, runs: Sequence[Records]) -> list[IntColumn]:
@@ -296,39 +271,12 @@ def per_request(family: str, records: Records) -> FloatArray:
     return values
 
 
-_SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "ttft": ("submitted_ns", "first_content_ns"),
-        "ttft_scheduled": ("scheduled_ns", "first_content_ns"),
-        "ttft_any": ("submitted_ns", "first_nonempty_ns"),
-        "ttft_first_event": ("submitted_ns", "first_event_ns"),
-        "e2e": ("submitted_ns", "last_content_ns"),
-        "e2e_scheduled": ("scheduled_ns", "last_content_ns"),
-        "latency": ("submitted_ns", "finished_ns"),
-        "latency_scheduled": ("scheduled_ns", "finished_ns"),
-    }
-)
-"""Family → the instants from which and to which it is measured."""
-
-
 def _entering(family: str, records: Records) -> BoolColumn:
     """Which requests are in the vector of a family."""
     if family == "tpot":
         return _per_token(records)[0]
-    start, end = _SPANS[family]
-    return _measured(records, getattr(records, start), getattr(records, end))
+    return _SPANS[family].held(records)
 
-
-_MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
-    {
-        **FAMILIES,
-        "latency": request_latency_ms,
-        "latency_scheduled": request_latency_scheduled_ms,
-    }
-)
-"""Family → function, with the families of requests that generate nothing."""
-WAITING = frozenset(_MEASURED) - {"tpot"}
-"""The families whose latency includes a wait for a slot."""
 
 ROUND_TRIP_TOLERANCE_MS = 0.5
 """How far a declared network time may lie above the measured round trip, which varies."""

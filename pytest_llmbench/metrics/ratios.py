@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from pytest_llmbench.metrics.summary import of_quantiles
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.metrics.summary import estimate, of_quantiles
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.reply_checks import CHECKS, RIGHT, SCORER_FAILED, check_of
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST
@@ -21,15 +21,13 @@ from pytest_llmbench.stats.runs import OPEN, Interval, Samples, as_runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 
-def exact_share(ones: int, of: int, *, level: float = 0.95) -> Estimate:
+def exact_share(ones: int, of: int) -> Estimate:
     """A share of independent ones, with the interval of Clopper and Pearson."""
-    lower, upper = exact_share_interval(ones, of, tail=(1 - level) / 2)
-    return Estimate(ones / of, lower, upper, level, of, "Clopper-Pearson interval", "ratio")
+    interval = Interval(*exact_share_interval(ones, of, tail=(1 - LEVEL) / 2))
+    return estimate(ones / of, interval, of, "Clopper-Pearson interval")
 
 
-def ratio_of_sums(
-    numerators: Samples, denominators: Samples, *, unit: str, seed: int, level: float = 0.95
-) -> Estimate:
+def ratio_of_sums(numerators: Samples, denominators: Samples, *, unit: str, seed: int) -> Estimate:
     """Σ numerator / Σ denominator over requests in arrival order. ``seed``: that of bootstrap intervals.
 
     Denominators must be positive. Undefined without requests; no interval below 30 effective requests.
@@ -39,72 +37,50 @@ def ratio_of_sums(
     tops, bottoms = as_runs(numerators), as_runs(denominators)
     n = sum(map(len, bottoms))
     if n == 0:
-        return Estimate.undefined(unit=unit, method="no samples", level=level)
+        return Estimate.undefined(unit=unit, method="no samples")
     found = ratio_of(tops, bottoms, seed=seed)
-    estimate = ratio_estimate(found, n, n, "ratio of sums", unit=unit, level=level)
+    made = ratio_estimate(found, n, n, "ratio of sums", unit=unit)
     if unit != "ratio" or any((top > bottom).any() for top, bottom in zip(tops, bottoms, strict=True)):
-        return estimate
-    lower, upper = estimate.lower, estimate.upper
+        return made
+    lower, upper = made.lower, made.upper
     return replace(
-        estimate,
+        made,
         lower=None if lower is None else max(lower, 0.0),
         upper=None if upper is None else min(upper, max(1.0, found.point)),
     )
 
 
 def ratio_estimate(
-    found: Ratio, samples: int, n: int, what: str, *, unit: str, level: float, most: float = math.inf
+    found: Ratio, samples: int, n: int, what: str, *, unit: str, most: float = math.inf
 ) -> Estimate:
     """The estimate of a ratio of sums. ``n``: requests that took part, of which ``samples`` pairs were made.
     ``most``: upper limit of their effective number, whatever the pairs say."""
     worth = min(most, float(samples) if found.of is None else found.of.worth)
     crude = worth < FEWEST_EFFECTIVE
-    lower, upper = OPEN if crude else found.interval(level)
+    lower, upper = OPEN if crude else found.interval(LEVEL)
     if n >= FEWEST and (lower is None or upper is None):
-        crude, (lower, upper) = True, found.crude(level)
+        crude, (lower, upper) = True, found.crude(LEVEL)
     if crude and lower is not None:
         method = f"{what} at effective n={math.floor(worth)}{CRUDELY}"
     elif found.of is None or crude:
         method = f"{what}; no interval at effective n={math.floor(worth)}"
     else:
         method = f"{what} at effective n={math.floor(worth)}, {of_quantiles(found.of)}"
-    required = None
-    if (lower is None or upper is None) and n and worth > 0:
-        required = max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / worth))
-    return Estimate(
-        point=found.point,
-        lower=None if lower is None else min(lower, found.point),
-        upper=None if upper is None else max(upper, found.point),
-        level=level,
-        n=n,
-        method=method,
-        unit=unit,
-        n_required=required,
-        kind=EstimateKind.CRUDE if crude and lower is not None else EstimateKind.SAMPLE,
-    )
+    required = max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / worth)) if n and worth > 0 else None
+    kind = EstimateKind.CRUDE if crude and lower is not None else EstimateKind.SAMPLE
+    return estimate(found.point, Interval(lower, upper), n, method, unit, required=required, kind=kind)
 
 
-def share_estimate(found: Share | None, level: float, without: str, more: str = "") -> Estimate:
+def share_estimate(found: Share | None, without: str, more: str = "") -> Estimate:
     """The estimate of a share. ``without``: why there is none if ``found`` is None. ``more``: added to the
     method."""
     if found is None:
-        return Estimate.undefined(unit="ratio", method=without, level=level)
-    lower, upper = found.interval
-    open_end = lower is None or upper is None
-    return Estimate(
-        point=found.share,
-        lower=lower,
-        upper=upper,
-        level=level,
-        n=found.of,
-        method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}"
-        + (CRUDELY if found.crude else ""),
-        unit="ratio",
-        kind=EstimateKind.CRUDE if found.crude else EstimateKind.SAMPLE,
-        n_required=max(found.of + 1, math.ceil(FEWEST_EFFECTIVE * found.of / found.worth))
-        if open_end
-        else None,
-    )
+        return Estimate.undefined(unit="ratio", method=without)
+    method = f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}"
+    method += CRUDELY if found.crude else ""
+    required = max(found.of + 1, math.ceil(FEWEST_EFFECTIVE * found.of / found.worth))
+    kind = EstimateKind.CRUDE if found.crude else EstimateKind.SAMPLE
+    return estimate(found.share, found.interval, found.of, method, required=required, kind=kind)
 
 
 ACCURACY: Final = "accuracy"
@@ -131,7 +107,7 @@ def counts(runs: Sequence[Records]) -> dict[str, int]:
     return {check: found[check] for check in CHECKS if found[check]}
 
 
-def accuracy(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estimate]:
+def accuracy(runs: Sequence[Records]) -> dict[str, Estimate]:
     """``accuracy``: right answers / questions asked. A question whose request failed is not answered rightly.
 
     The interval is that of Clopper and Pearson at the effective number of questions, for such questions at
@@ -146,19 +122,19 @@ def accuracy(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estim
         return {}
     if any(check_of(each) == SCORER_FAILED for run in told for each in run):
         failed = Estimate.undefined(
-            unit="ratio", method="the scorer failed", level=level, n=asked, reason=Reason.NOT_COMPUTABLE
+            unit="ratio", method="the scorer failed", n=asked, reason=Reason.NOT_COMPUTABLE
         )
         return {ACCURACY: failed, ACCURACY_OF_SET: failed}
     series = [np.array([each == RIGHT for each in run], dtype=np.float64) for run in told]
-    found = share_of(series, level=level)
+    found = share_of(series)
     assert found is not None
     share = found.share
     if found.interval.lower is None:
-        ends = exact_share_interval(found.ones, found.of, tail=(1 - level) / 2, effective_n=found.worth)
+        ends = exact_share_interval(found.ones, found.of, tail=(1 - LEVEL) / 2, effective_n=found.worth)
         found = found._replace(interval=Interval(*ends))
     return {
-        ACCURACY: share_estimate(found, level, "no questions"),
+        ACCURACY: share_estimate(found, "no questions"),
         ACCURACY_OF_SET: Estimate(
-            share, share, share, level, asked, "of these questions", "ratio", kind=EstimateKind.OBSERVED
+            share, share, share, LEVEL, asked, "of these questions", "ratio", kind=EstimateKind.OBSERVED
         ),
     }

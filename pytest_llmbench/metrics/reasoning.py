@@ -19,10 +19,10 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import single_token_share
 from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.metrics.itl import ItlSamples, Option, itl_samples
-from pytest_llmbench.metrics.latency import FloatArray, between_ms, by_blocks, ttft_ms
+from pytest_llmbench.metrics.latency import FloatArray, by_blocks
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
 from pytest_llmbench.model.observation import THINKING_ENDED, EngineReadings
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IN_RAGGED, MISSING, TOKEN_SOURCES, BoolColumn, Records
@@ -34,28 +34,10 @@ MOST_REASONS = 8
 NATURAL_END_REASONS = ("converged",)
 """Reasons that mean that the model ended its reasoning itself, where the SUT file names no others."""
 
-ttfo_ms = ttft_ms
-"""TTFO = first visible content - T_submit. Visible content is content in the sense of the draft, so this is
-TTFT; the name has a meaning of its own only where reasoning comes first."""
-
-
-@by_blocks
-def ttot_ms(records: Records) -> FloatArray:
-    """TTOT = first visible content - end of thinking, in ms, for the replies that have both."""
-    return between_ms(records, records.thinking_end_ns, records.first_content_ns)
-
 
 def reasoned(records: Records) -> BoolColumn:
     """For each request, whether its reply held reasoning, streamed or only counted by the server."""
     return np.asarray((records.first_reasoning_ns != MISSING) | (records.reasoning_tokens > 0))
-
-
-@by_blocks
-def ttot_early_ms(records: Records) -> FloatArray:
-    """Milliseconds by which the first visible content of each request in :func:`ttot_ms` may be too late
-    because it was read late."""
-    mask = records.ok & (records.thinking_end_ns != MISSING) & (records.first_content_ns != MISSING)
-    return np.asarray(records.first_content_early_ns[mask].clip(0) / 1e6, dtype=np.float64)
 
 
 @by_blocks
@@ -205,7 +187,6 @@ def budget_force_rate(
     natural: Collection[str] = NATURAL_END_REASONS,
     *,
     engines: Sequence[EngineReadings | None] = (),
-    level: float = 0.95,
 ) -> dict[str, Estimate]:
     """``budget_force_rate``, and for each reason that is not ``natural`` ``budget_force_rate[reason]``:
     replies whose reasoning the server ended for it / replies of which it says why their reasoning ended.
@@ -218,15 +199,13 @@ def budget_force_rate(
     counted = bool(_counted_end_reasons(engines))
     forced = [reason for reason, _ in told.most_common() if reason not in natural]
     if not told:
-        nothing = Estimate.undefined(
-            unit="ratio", method=NOT_REPORTED, level=level, reason=Reason.NOT_MEASURABLE
-        )
+        nothing = Estimate.undefined(unit="ratio", method=NOT_REPORTED, reason=Reason.NOT_MEASURABLE)
         return {"budget_force_rate": nothing}
 
     def share(reasons: Collection[str]) -> Estimate:
         if counted:
-            return _counted_share(runs, told, reasons, level)
-        return _forced_share(runs, frozenset(reasons), level)
+            return _counted_share(runs, told, reasons)
+        return _forced_share(runs, frozenset(reasons))
 
     found = {"budget_force_rate": share(forced)}
     for reason in forced[:MOST_REASONS]:
@@ -241,7 +220,7 @@ def _of_reason(reason: str) -> str:
     return name if is_metric(name) else f"budget_force_rate[reason {word}]"
 
 
-def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float) -> Estimate:
+def _forced_share(runs: Sequence[Records], reasons: frozenset[str]) -> Estimate:
     series: list[list[FloatArray]] = [[], [], []]
     for run in runs:
         thought = (run.ok & reasoned(run)).tolist()
@@ -253,7 +232,7 @@ def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float
         series[0].append(np.array([forced for forced, unknown in every if not unknown], dtype=np.float64))
         series[1].append(np.array([forced for forced, _ in every], dtype=np.float64))
         series[2].append(np.array([forced or unknown for forced, unknown in every], dtype=np.float64))
-    told, least, most = (share_estimate(share_of(each, level=level), level, NOT_REPORTED) for each in series)
+    told, least, most = (share_estimate(share_of(each), NOT_REPORTED) for each in series)
     if least.n == told.n:
         return told
     method = f"{told.method}; of {least.n - told.n} more the server does not say it"
@@ -261,23 +240,19 @@ def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float
     return replace(told, lower=lower, upper=most.upper, method=method)
 
 
-def _counted_share(
-    runs: Sequence[Records], told: Counter[str], reasons: Collection[str], level: float
-) -> Estimate:
+def _counted_share(runs: Sequence[Records], told: Counter[str], reasons: Collection[str]) -> Estimate:
     n, forced = told.total(), sum(told[reason] for reason in reasons)
     unknown = max(0, sum(int((run.ok & reasoned(run)).sum()) for run in runs) - n)
-    tail, method = (1 - level) / 2, "counter of the engine's metrics page, its replies taken as independent"
+    tail, method = (1 - LEVEL) / 2, "counter of the engine's metrics page, its replies taken as independent"
     lower, upper = exact_share_interval(forced, n, tail=tail)
     if unknown:
         lower, _ = exact_share_interval(forced, n + unknown, tail=tail)
         _, upper = exact_share_interval(forced + unknown, n + unknown, tail=tail)
         method += f"; of {unknown} more it does not say it"
-    return Estimate(forced / n, lower, upper, level, n, method, "ratio")
+    return Estimate(forced / n, lower, upper, LEVEL, n, method, "ratio")
 
 
-def critical_evictions(
-    runs: Sequence[Records], engines: Sequence[EngineReadings | None], *, level: float = 0.95
-) -> Estimate:
+def critical_evictions(runs: Sequence[Records], engines: Sequence[EngineReadings | None]) -> Estimate:
     """Evictions of requests in their output phase, counted by the server during the measured load.
 
     By the counter of its metrics page where every run has it (which counts the requests of others too), else
@@ -292,7 +267,7 @@ def critical_evictions(
             total,
             total,
             total,
-            level,
+            LEVEL,
             n,
             "counter of the engine's metrics page",
             "count",
@@ -301,9 +276,7 @@ def critical_evictions(
     counts = [run.critical_evictions[run.critical_evictions != MISSING] for run in runs]
     told = sum(map(len, counts))
     if not told:
-        return Estimate.undefined(
-            unit="count", method=NOT_REPORTED, level=level, reason=Reason.NOT_MEASURABLE
-        )
+        return Estimate.undefined(unit="count", method=NOT_REPORTED, reason=Reason.NOT_MEASURABLE)
     accepted = sum(
         int(((run.http_status == 200) & (run.critical_evictions == MISSING)).sum()) for run in runs
     )
@@ -312,4 +285,4 @@ def critical_evictions(
     kind = EstimateKind.OBSERVED
     if accepted:
         kind, method = EstimateKind.BOUND, f"{method}; {accepted} accepted ones do not"
-    return Estimate(total, total, None if accepted else total, level, told, method, "count", kind=kind)
+    return Estimate(total, total, None if accepted else total, LEVEL, told, method, "count", kind=kind)

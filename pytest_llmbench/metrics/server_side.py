@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import EndpointFact, Facts, TokenizerFact
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
@@ -42,7 +42,7 @@ def startup_time(facts: Facts) -> dict[str, Estimate]:
         return {}
     asked_s = min(took_s, 0.1)
     found = Estimate(
-        took_s, took_s, took_s, 0.95, 1, "observed", "s", too_high_by=asked_s, kind=EstimateKind.OBSERVED
+        took_s, took_s, took_s, LEVEL, 1, "observed", "s", too_high_by=asked_s, kind=EstimateKind.OBSERVED
     )
     return {"startup_time": found}
 
@@ -213,7 +213,7 @@ FROM_PAGE = "mean over the requests on the engine's metrics page"
 percentiles."""
 
 
-def mean_parts_of_ttft(seen: Sequence[EngineReadings | None], *, level: float = 0.95) -> dict[str, Estimate]:
+def mean_parts_of_ttft(seen: Sequence[EngineReadings | None]) -> dict[str, Estimate]:
     """``ttft_queue_wait.mean`` and ``ttft_prefill.mean`` of the runs together, in ms, if the engine's page
     counts them. The page counts every request of the engine during a run, whoever sent it."""
     found = {}
@@ -228,26 +228,24 @@ def mean_parts_of_ttft(seen: Sequence[EngineReadings | None], *, level: float = 
         if requests > 0 and len(known) == len(seen):
             mean_ms = 1e3 * sum(seconds for seconds, _ in known) / requests
             found[f"{family}.mean"] = Estimate(
-                mean_ms, None, None, level, round(requests), FROM_PAGE, "ms", kind=EstimateKind.OBSERVED
+                mean_ms, None, None, LEVEL, round(requests), FROM_PAGE, "ms", kind=EstimateKind.OBSERVED
             )
     return found
 
 
-def batch_utilisation(
-    seen: Sequence[tuple[EngineReadings | None, Window]], *, level: float = 0.95
-) -> Estimate:
+def batch_utilisation(seen: Sequence[tuple[EngineReadings | None, Window]]) -> Estimate:
     """Mean batch size / largest batch the engine forms, over samples inside the windows (section 5.2.4.2)."""
     largest = {readings.max_num_seqs for readings, _ in seen if readings is not None} - {None}
     samples = [running for readings, window in seen if (running := _running(readings, window)) is not None]
     if len(samples) < len(seen) or not samples:
-        return _unknown("the engine does not serve the size of its batch", level)
+        return _unknown("the engine does not serve the size of its batch")
     if len(largest) != 1:
-        return _unknown("the engine does not say how large its batch may be", level)
+        return _unknown("the engine does not say how large its batch may be")
     most = float(next(iter(largest)) or 0)
     if most <= 0:
-        return _unknown("the engine does not say how large its batch may be", level)
+        return _unknown("the engine does not say how large its batch may be")
     shares = [running / most for running in samples]
-    return distribution("batch", shares, unit="ratio", level=level)["batch.mean"]
+    return distribution("batch", shares, unit="ratio")["batch.mean"]
 
 
 def _running(readings: EngineReadings | None, window: Window) -> FloatArray | None:
@@ -255,8 +253,8 @@ def _running(readings: EngineReadings | None, window: Window) -> FloatArray | No
     return None if read is None or not len(read[1]) else read[1]
 
 
-def _unknown(why: str, level: float) -> Estimate:
-    return Estimate.undefined(unit="ratio", method=why, level=level, reason=Reason.NOT_MEASURABLE)
+def _unknown(why: str) -> Estimate:
+    return Estimate.undefined(unit="ratio", method=why, reason=Reason.NOT_MEASURABLE)
 
 
 def _reported(records: Records, column: IntColumn) -> FloatArray:

@@ -35,7 +35,7 @@ from pytest_llmbench.metrics.latency import given_up, per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.summary import STATISTICS, distribution, with_given_up
 from pytest_llmbench.metrics.throughput import Limits, share_within
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.request import TurnClass
@@ -48,36 +48,30 @@ _NS_PER_MS = 1e6
 _BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
 
 
-def turn_metrics(
-    runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int, level: float = 0.95
-) -> dict[str, Estimate]:
+def turn_metrics(runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int) -> dict[str, Estimate]:
     """``turn_ttft[c]``, ``turn_tpot[c]`` (ms) with their statistics, ``turn_cached_share[c]``,
     ``turn_cacheable_share[c]`` and ``turn_cache_hit_rate[c]`` (ratios), for each class of turns c; ``ttft``
     and ``tpot`` of all turns."""
     every = tuple(classes)
-    return turn_latencies(runs, every, level=level) | turn_shares(runs, every, seed=seed, level=level)
+    return turn_latencies(runs, every) | turn_shares(runs, every, seed=seed)
 
 
-def turn_latencies(
-    runs: Sequence[Records], classes: Iterable[TurnClass], *, level: float = 0.95
-) -> dict[str, Estimate]:
+def turn_latencies(runs: Sequence[Records], classes: Iterable[TurnClass]) -> dict[str, Estimate]:
     """``turn_ttft[c]``, ``turn_tpot[c]``, and ``ttft`` and ``tpot`` of all turns."""
     found: dict[str, Estimate] = {}
     for each in (None, *classes):
-        found |= latencies(runs, "ttft", each, level=level) | latencies(runs, "tpot", each, level=level)
+        found |= latencies(runs, "ttft", each) | latencies(runs, "tpot", each)
     return found
 
 
-def turn_shares(
-    runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int, level: float = 0.95
-) -> dict[str, Estimate]:
+def turn_shares(runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int) -> dict[str, Estimate]:
     """``turn_cached_share[c]``, ``turn_cacheable_share[c]``, ``turn_cache_hit_rate[c]``."""
     found: dict[str, Estimate] = {}
     for each in classes:
         own = [run.select(run.ok & each.holds(run.turn)) for run in runs]
-        found[f"turn_cached_share[{each}]"] = cached_share(own, seed=seed, level=level)
-        found[f"turn_cacheable_share[{each}]"] = _share(own, "shared_prefix_tokens", seed=seed, level=level)
-        found[f"turn_cache_hit_rate[{each}]"] = hit_rate(own, seed=seed, level=level)
+        found[f"turn_cached_share[{each}]"] = cached_share(own, seed=seed)
+        found[f"turn_cacheable_share[{each}]"] = _share(own, "shared_prefix_tokens", seed=seed)
+        found[f"turn_cache_hit_rate[{each}]"] = hit_rate(own, seed=seed)
     return found
 
 
@@ -104,9 +98,7 @@ def growth(run: Records) -> Growth:
     return Growth(int(counted[follows].sum()), int(asked[follows].sum()), int(follows.sum()))
 
 
-def latencies(
-    runs: Sequence[Records], quantity: str, of: TurnClass | None, *, level: float = 0.95
-) -> dict[str, Estimate]:
+def latencies(runs: Sequence[Records], quantity: str, of: TurnClass | None) -> dict[str, Estimate]:
     """TTFT or TPOT of the turns of a class, or of all, that ended well: percentiles, mean, minimum and
     maximum."""
     family = quantity if of is None else f"turn_{quantity}[{of}]"
@@ -114,16 +106,16 @@ def latencies(
     turns = [run.select(run.session != MISSING) for run in runs]
     gone = given_up(quantity, turns if of is None else [run.select(of.holds(run.turn)) for run in turns])
     if all(bool((counts == 1).all()) for _, counts in samples):
-        return distribution(family, [each for each, _ in samples], level=level, given_up=gone)
+        return distribution(family, [each for each, _ in samples], given_up=gone)
     clusters = Clusters.joined([_clusters(each, counts) for each, counts in samples])
-    pool = ClusterEstimates(clusters, level, "sessions")
+    pool = ClusterEstimates(clusters, "sessions")
     named = dict(zip(PERCENTILES, pool.percentiles(tuple(PERCENTILES.values())), strict=True))
     named["mean"] = pool.mean()
     every = np.concatenate([each for each, _ in samples])
     named = with_given_up(named, PERCENTILES, gone, np.sort(every), len(every), pool.percentiles)
     for name, value in (("min", float(every.min())), ("max", float(every.max()))):
         named[name] = Estimate(
-            value, None, None, level, len(every), "observed", "ms", kind=EstimateKind.OBSERVED
+            value, None, None, LEVEL, len(every), "observed", "ms", kind=EstimateKind.OBSERVED
         )
     return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}
 
@@ -157,12 +149,12 @@ def _clusters(ms: FloatArray, counts: IntColumn) -> Clusters:
     return Clusters(counts, (len(counts),), lambda: [(ns, counts)], _NS_PER_MS)
 
 
-def cached_share(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+def cached_share(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Σ cached tokens / Σ input tokens of turns that ended well."""
-    return _share(runs, "cached_tokens", seed=seed, level=level)
+    return _share(runs, "cached_tokens", seed=seed)
 
 
-def hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+def hit_rate(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Σ min(cached, cacheable) / Σ cacheable, over turns that ended well and have cacheable tokens: the share
     that the cache had of what one that forgets nothing would have had."""
     sharing = [run.select(run.shared_prefix_tokens > 0) for run in runs]
@@ -172,21 +164,21 @@ def hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Esti
         why = (
             f"{lacking} of {n} turns have no count of cached_tokens" if n else "no turns that share a prefix"
         )
-        return Estimate.undefined(unit="ratio", method=why, level=level, n=n, reason=Reason.NOT_MEASURABLE)
+        return Estimate.undefined(unit="ratio", method=why, n=n, reason=Reason.NOT_MEASURABLE)
     hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens) for run in sharing]
     asked = [run.shared_prefix_tokens for run in sharing]
-    return _over_sessions(sharing, hits, asked, seed=seed, level=level)
+    return _over_sessions(sharing, hits, asked, seed=seed)
 
 
-def _share(runs: Sequence[Records], column: str, *, seed: int, level: float) -> Estimate:
+def _share(runs: Sequence[Records], column: str, *, seed: int) -> Estimate:
     """Σ of a column / Σ input tokens. Undefined where a request has no count."""
     n = sum(map(len, runs))
     lacking = sum(int(((getattr(run, column) == MISSING) | (run.input_tokens <= 0)).sum()) for run in runs)
     if not n or lacking:
         why = f"{lacking} of {n} turns have no count of {column} or of input tokens" if n else "no such turns"
-        return Estimate.undefined(unit="ratio", method=why, level=level, n=n, reason=Reason.NOT_MEASURABLE)
+        return Estimate.undefined(unit="ratio", method=why, n=n, reason=Reason.NOT_MEASURABLE)
     counted, asked = [getattr(run, column) for run in runs], [run.input_tokens for run in runs]
-    return _over_sessions(runs, counted, asked, seed=seed, level=level)
+    return _over_sessions(runs, counted, asked, seed=seed)
 
 
 def _over_sessions(
@@ -195,7 +187,6 @@ def _over_sessions(
     asked: Sequence[IntColumn],
     *,
     seed: int,
-    level: float,
 ) -> Estimate:
     """Σ counted / Σ asked over requests, with the session as the sampling unit."""
     tops, bottoms = [], []
@@ -204,7 +195,7 @@ def _over_sessions(
         whole, part = np.bincount(rank, weights=below), np.bincount(rank, weights=above)
         tops.append(np.asarray(part[whole > 0], dtype=np.float64))
         bottoms.append(np.asarray(whole[whole > 0], dtype=np.float64))
-    return ratio_of_sums(tops, bottoms, unit="ratio", seed=seed, level=level)
+    return ratio_of_sums(tops, bottoms, unit="ratio", seed=seed)
 
 
 _NS_PER_S = 1e9
@@ -312,7 +303,7 @@ def unsent_turns(records: Records) -> int:
     return int((found.turns - found.sent)[np.isin(found.session, failed)].sum())
 
 
-def job_metrics(runs: Sequence[Jobs], *, level: float = 0.95) -> dict[str, Estimate]:
+def job_metrics(runs: Sequence[Jobs]) -> dict[str, Estimate]:
     """``job_time``, ``job_llm_time``, ``job_pause_time``, ``job_generator_wait`` of the sessions that were
     completed (s), with their statistics, and ``session_completion_rate``.
 
@@ -322,9 +313,9 @@ def job_metrics(runs: Sequence[Jobs], *, level: float = 0.95) -> dict[str, Estim
     found: dict[str, Estimate] = {}
     for name, part in _FAMILIES.items():
         samples = [np.asarray(getattr(run, part)[run.complete]) for run in runs]
-        found |= distribution(name, samples, unit="s", level=level)
+        found |= distribution(name, samples, unit="s")
     ends = [np.where(run.complete, 0.0, np.inf) for run in runs if len(run)]
-    return found | {"session_completion_rate": share_within(ends, "no sessions", level=level)}
+    return found | {"session_completion_rate": share_within(ends, "no sessions")}
 
 
 _FAMILIES = {
@@ -340,11 +331,11 @@ def session_scores(run: Jobs, job_s: float | None) -> FloatArray:
     return run.worst if job_s is None else np.maximum(run.worst, run.time_s / job_s)
 
 
-def session_goodput(runs: Sequence[Jobs], job_s: float | None, *, level: float = 0.95) -> Estimate:
+def session_goodput(runs: Sequence[Jobs], job_s: float | None) -> Estimate:
     """Good sessions / all sessions. A session is good when it was completed, each of its turns kept the
     limits that its :class:`Jobs` were made with, and it took at most ``job_s``."""
     every = [scores for run in runs if len(scores := session_scores(run, job_s))]
-    found = share_within(every, "no sessions", level=level)
+    found = share_within(every, "no sessions")
     return replace(found, method=f"{found.method}, whole sessions") if found.n else found
 
 
@@ -370,10 +361,10 @@ def slowdowns(loaded: Jobs, alone: Jobs, numbers: Sequence[int]) -> Slowdowns:
 
 
 def slowdown_metrics(
-    runs: Sequence[Slowdowns], why: str = "no session was probed alone", *, level: float = 0.95
+    runs: Sequence[Slowdowns], why: str = "no session was probed alone"
 ) -> dict[str, Estimate]:
     """``job_slowdown`` and ``job_llm_slowdown`` (ratios) with their statistics. Undefined, and never 1,
     without pairs; ``why``: the reason if there are none."""
-    found = distribution("job_slowdown", [run.job for run in runs], unit="ratio", level=level)
-    found |= distribution("job_llm_slowdown", [run.llm for run in runs], unit="ratio", level=level)
+    found = distribution("job_slowdown", [run.job for run in runs], unit="ratio")
+    found |= distribution("job_llm_slowdown", [run.llm for run in runs], unit="ratio")
     return {name: each if each.defined else replace(each, method=why) for name, each in found.items()}

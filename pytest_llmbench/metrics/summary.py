@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
 from pytest_llmbench.stats import crude as crude_ends
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
@@ -60,6 +60,32 @@ _MOST_TIMES = 16
 Percentiles = Callable[[Sequence[float]], Sequence[Estimate]]
 """The estimates of these percentiles, the lowest first, of the requests that ended well."""
 _DEPENDENT = math.sqrt(2.0)
+
+
+def estimate(
+    point: float,
+    interval: Interval,
+    n: int,
+    method: str,
+    unit: str = "ratio",
+    *,
+    required: int | None = None,
+    kind: EstimateKind = EstimateKind.SAMPLE,
+) -> Estimate:
+    """The estimate of a figure. Point and ends may come from different statistics, so the interval is widened
+    to hold the point. ``required``: the samples that would close an open end."""
+    lower, upper = interval
+    return Estimate(
+        point=point,
+        lower=None if lower is None else min(lower, point),
+        upper=None if upper is None else max(upper, point),
+        level=LEVEL,
+        n=n,
+        method=method,
+        unit=unit,
+        n_required=required if lower is None or upper is None else None,
+        kind=kind,
+    )
 
 
 class GivenUp(NamedTuple):
@@ -101,7 +127,7 @@ def with_given_up(
     for name, q in percentiles.items():
         found[name] = beyond[name].bounded(estimates[name], q, uppers, lowest)
     if "mean" in found:
-        found["mean"] = _mean(found["mean"], gone, n)
+        found["mean"] = _with_gone(found["mean"], gone, n)
     return found
 
 
@@ -123,7 +149,7 @@ class _Beyond(NamedTuple):
         left = wanted - above
         if left <= 0:
             return cls(True, None, above, total)
-        varies = _DEPENDENT * normal_quantile(estimate.level) * (math.sqrt(wanted) - math.sqrt(left))
+        varies = _DEPENDENT * normal_quantile(LEVEL) * (math.sqrt(wanted) - math.sqrt(left))
         beyond = min(left - varies, n * (1 - q / 100))
         return cls(False, 100 * (1 - beyond / n) if beyond > 0 else None, above, total)
 
@@ -133,8 +159,7 @@ class _Beyond(NamedTuple):
         if not self.above or estimate.point is None:
             return estimate
         told = f"{self.above} of {self.total} requests that were given up on are above it"
-        level = estimate.level
-        least = ordered_percentile_interval(lowest, q, level=level, effective_n=len(lowest) / 2)
+        least = ordered_percentile_interval(lowest, q, effective_n=len(lowest) / 2)
         if self.among:
             point = max(estimate.point, float(np.percentile(lowest, q)))
             return replace(
@@ -160,7 +185,7 @@ def _least(*ends: float | None) -> float | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def _mean(mean: Estimate, gone: GivenUp, n: int) -> Estimate:
+def _with_gone(mean: Estimate, gone: GivenUp, n: int) -> Estimate:
     if mean.point is None:
         return mean
     every = n + gone.total
@@ -176,7 +201,6 @@ def distribution(
     samples: Samples,
     *,
     unit: str = "ms",
-    level: float = 0.95,
     backlog: Backlog | None = None,
     given_up: GivenUp | None = None,
 ) -> dict[str, Estimate]:
@@ -192,9 +216,9 @@ def distribution(
     """
     runs = as_runs(samples)
     if not runs:
-        undefined = Estimate.undefined(unit=unit, method="no samples", level=level)
+        undefined = Estimate.undefined(unit=unit, method="no samples")
         return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
-    sample = _Sample(runs, unit, level, backlog)
+    sample = _Sample(runs, unit, backlog)
     estimates = dict(zip(PERCENTILES, sample.percentiles(tuple(PERCENTILES.values())), strict=True))
     estimates["mean"] = sample.mean
     if given_up is not None:
@@ -209,12 +233,11 @@ def distribution(
 class _Sample:
     runs: Runs
     unit: str
-    level: float
-    backlog: Backlog | None = None
+    backlog: Backlog | None
 
     @cached_property
     def rise(self) -> Rise:
-        return NO_RISE if self.backlog is None else self.backlog.rise(self.runs, self.level)
+        return NO_RISE if self.backlog is None else self.backlog.rise(self.runs, LEVEL)
 
     @cached_property
     def queue(self) -> KnownQueue | None:
@@ -237,25 +260,25 @@ class _Sample:
         point, of = float(np.mean(pooled(self.runs))), self.spread
         if of is None:
             return self._estimate(point, OPEN, "mean; no interval at n<10", FEWEST_EFFECTIVE)
-        interval, crude = mean_ends(self.runs, of, level=self.level, rise=self.rise)
+        interval, crude = mean_ends(self.runs, of, level=LEVEL, rise=self.rise)
         method = f"mean at {_effective(of.worth)}, {of_quantiles(of)}"
         if crude:
             return self._estimate(point, interval, f"{method}{CRUDELY}", kind=EstimateKind.CRUDE)
-        required = self._inflated(FEWEST_EFFECTIVE, of.worth)
+        n = len(self.ordered)
+        required = max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / of.worth))
         if self.backlog is not None and self.backlog.load is not None and math.isinf(self.rise.mean):
-            longer = min(self.backlog.load.longer(self.level), _MOST_TIMES)
-            required = max(required, math.ceil(longer * len(self.ordered)))
+            required = max(required, math.ceil(min(self.backlog.load.longer(LEVEL), _MOST_TIMES) * n))
         return self._estimate(point, interval, method, required)
 
     def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
         worths = percentile_worths(self.runs, qs, lags=self.lags)
-        bounds = [None if self.queue is None else self.queue.upper(q, self.level) for q in qs]
-        crude = Crude.of(self.runs, self.spread, self.level, self.rise)
+        bounds = [None if self.queue is None else self.queue.upper(q, LEVEL) for q in qs]
+        crude = Crude.of(self.runs, self.spread, LEVEL, self.rise)
         own, others = [], []
         for q, worth, bound in zip(qs, worths, bounds, strict=True):
-            lower, upper = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
+            lower, upper = ordered_interval(self.ordered, q, worth, level=LEVEL, rise=self.rise)
             far = far_ends(
-                crude, self.runs, self.ordered, q, worth, lags=self.lags, level=self.level, rise=self.rise
+                crude, self.runs, self.ordered, q, worth, lags=self.lags, level=LEVEL, rise=self.rise
             )
             if worth.samples < FEWEST_EFFECTIVE and far.lower is not None and far.lower > (lower or 0.0):
                 lower = None  # the nearer end counts
@@ -276,8 +299,7 @@ class _Sample:
             method += CRUDELY
         elif by_load is not None:
             method += f", {BY_LOAD}"
-        independent = samples_required(q, self.level)
-        required = worth.required(independent, len(self.ordered), self.level)
+        required = worth.required(samples_required(q, LEVEL), len(self.ordered), LEVEL)
         if interval.lower is not None:
             bounded = crude_ends.samples_required(q, lags=self.lags)
             # What a moment of these many does not bound, more of them need not either.
@@ -288,11 +310,6 @@ class _Sample:
     def observed(self, value: float) -> Estimate:
         return self._estimate(value, OPEN, "observed", kind=EstimateKind.OBSERVED)
 
-    def _inflated(self, independent: int, worth: float) -> int:
-        """How many samples, as dependent as these, are worth that many independent ones; at least one more
-        than there are."""
-        return max(len(self.ordered) + 1, math.ceil(independent * len(self.ordered) / worth))
-
     def _estimate(
         self,
         point: float,
@@ -301,22 +318,7 @@ class _Sample:
         required: int | None = None,
         kind: EstimateKind = EstimateKind.SAMPLE,
     ) -> Estimate:
-        lower, upper = interval
-        # Both ends and the point come from different order statistics or resamples; keep them in order.
-        lower = None if lower is None else min(lower, point)
-        upper = None if upper is None else max(upper, point)
-        open_end = lower is None or upper is None
-        return Estimate(
-            point=point,
-            lower=lower,
-            upper=upper,
-            level=self.level,
-            n=len(self.ordered),
-            method=method,
-            unit=self.unit,
-            n_required=required if open_end else None,
-            kind=kind,
-        )
+        return estimate(point, interval, len(self.ordered), method, self.unit, required=required, kind=kind)
 
 
 def of_quantiles(of: Spread) -> str:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.latency import backlog_among
 from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
-from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.estimate import LEVEL, Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
@@ -101,7 +101,7 @@ _Slicing = Callable[[Window, int], Sliced | None]
 """Counts in so many slices of a window; ``None``: a request has no count."""
 
 
-def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
+def rates(seen: Sequence[Observation], *, seed: int) -> dict[str, Estimate]:
     """The scalar metrics of whole runs, from the start of the schedule to the end of the drain.
 
     Four; the schema violations where replies were held against schemas; the cuts where users cut requests;
@@ -109,9 +109,9 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
     """
     windows = [Window.of_load(run) for run in seen]
     amounts = {
-        "output_token_throughput": output_token_throughput(windows, seed=seed, level=level),
-        "input_token_throughput": input_token_throughput(windows, seed=seed, level=level),
-        "request_throughput": request_throughput(windows, seed=seed, level=level),
+        "output_token_throughput": output_token_throughput(windows, seed=seed),
+        "input_token_throughput": input_token_throughput(windows, seed=seed),
+        "request_throughput": request_throughput(windows, seed=seed),
     }
     gone = sum(int(run.records.given_up.sum()) for run in seen)
     if gone:
@@ -120,20 +120,20 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
             name: replace(each, method=each.method + told, given_up=gone) for name, each in amounts.items()
         }
     return amounts | {
-        "completion_rate": completion_rate([run.records for run in seen], level=level),
-        **schema_violations([run.records for run in seen], level=level),
-        **planned_cuts([run.records for run in seen], level=level),
-        **_accuracy([run.records for run in seen], level),
+        "completion_rate": completion_rate([run.records for run in seen]),
+        **schema_violations([run.records for run in seen]),
+        **planned_cuts([run.records for run in seen]),
+        **_accuracy([run.records for run in seen]),
     }
 
 
-def output_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
+def output_token_throughput(windows: Sequence[Window], *, seed: int) -> Estimate:
     """Output tokens that arrived in the window / its duration, tok/s (section 5.2.3). Reasoning included.
 
     The tokens of a request arrive with its chunks, in proportion to the tokens of each chunk, or evenly over
     the chunks where these are not known.
     """
-    return _rate(_tokens_sliced, lambda records: records.output_tokens, windows, "tok/s", seed, level)
+    return _rate(_tokens_sliced, lambda records: records.output_tokens, windows, "tok/s", seed)
 
 
 def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
@@ -168,7 +168,7 @@ def completions(window: Window) -> int:
     return int(_per_slice(_completions(window.records), window, 1).sum())
 
 
-def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
+def input_token_throughput(windows: Sequence[Window], *, seed: int) -> Estimate:
     """Input tokens of requests whose first content came in the window / its duration, tok/s.
 
     A request that generates nothing has no content: its input counts where it ended. Tokens that a prefix
@@ -176,27 +176,27 @@ def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float
     read them: its own count of a prompt comes with the end of a reply, which one that was cut does not have.
     """
     return _rate(
-        partial(_sliced, _input_tokens), lambda records: records.input_tokens, windows, "tok/s", seed, level
+        partial(_sliced, _input_tokens), lambda records: records.input_tokens, windows, "tok/s", seed
     )
 
 
-def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
+def request_throughput(windows: Sequence[Window], *, seed: int) -> Estimate:
     """Requests completed in the window / its duration, req/s (section 5.2.4.1)."""
     return _rate(
-        partial(_sliced, _completions), lambda records: np.ones(len(records)), windows, "req/s", seed, level
+        partial(_sliced, _completions), lambda records: np.ones(len(records)), windows, "req/s", seed
     )
 
 
-def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+def completion_rate(runs: Sequence[Records]) -> Estimate:
     """Requests that ended ``ok`` / all submitted ones (AMB-46) but those that their users were to cut.
 
     Failures come in bursts, so the interval stands at the effective sample size of the ok/not ok series.
     """
     series = [run.ok[run.judged].astype(np.float64) for run in runs]
-    return share_estimate(share_of(series, level=level), level, "no requests")
+    return share_estimate(share_of(series), "no requests")
 
 
-def schema_violations(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estimate]:
+def schema_violations(runs: Sequence[Records]) -> dict[str, Estimate]:
     """``schema_violation_rate``: replies that break their schema / ``ok`` replies that were asked for one.
 
     ``schema_violation_rate[REASON]``: the same of each reason that occurred. A reply has one reason, so they
@@ -206,15 +206,15 @@ def schema_violations(runs: Sequence[Records], *, level: float = 0.95) -> dict[s
     if not any(checks):
         return {}
     seen = {check for run in checks for check in run}
-    found = {SCHEMA_VIOLATIONS: _violating(checks, seen - {VALID}, level)}
+    found = {SCHEMA_VIOLATIONS: _violating(checks, seen - {VALID})}
     return found | {
-        f"{SCHEMA_VIOLATIONS}[{reason}]": _violating(checks, {reason}, level)
+        f"{SCHEMA_VIOLATIONS}[{reason}]": _violating(checks, {reason})
         for reason in VIOLATIONS
         if reason in seen
     }
 
 
-def planned_cuts(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estimate]:
+def planned_cuts(runs: Sequence[Records]) -> dict[str, Estimate]:
     """Shares of the requests that their users were to cut; empty where there are none.
 
     ``cut_share``: requests to be cut / all requests, which the plan says. ``cut_begun_share``: those of them
@@ -226,22 +226,22 @@ def planned_cuts(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, E
         return {}
     share = planned / of
     return {
-        "cut_share": Estimate(share, share, share, level, of, "as planned", "ratio"),
-        "cut_begun_share": share_estimate(share_of(begun, level=level), level, "no requests to be cut"),
+        "cut_share": Estimate(share, share, share, LEVEL, of, "as planned", "ratio"),
+        "cut_begun_share": share_estimate(share_of(begun), "no requests to be cut"),
     }
 
 
-def _accuracy(runs: Sequence[Records], level: float) -> dict[str, Estimate]:
+def _accuracy(runs: Sequence[Records]) -> dict[str, Estimate]:
     if all(told is None for run in runs for told in run.answer_check):
         return {}
     from pytest_llmbench.metrics.ratios import accuracy  # few loads ask questions
 
-    return accuracy(runs, level=level)
+    return accuracy(runs)
 
 
-def _violating(checks: Sequence[Sequence[str]], reasons: set[str], level: float) -> Estimate:
+def _violating(checks: Sequence[Sequence[str]], reasons: set[str]) -> Estimate:
     series = [np.array([check in reasons for check in run], dtype=np.float64) for run in checks]
-    return share_estimate(share_of(series, level=level), level, _NONE_CHECKED)
+    return share_estimate(share_of(series), _NONE_CHECKED)
 
 
 def _output_tokens(records: Records) -> _Counts | None:
@@ -299,29 +299,28 @@ def _rate(
     windows: Sequence[Window],
     unit: str,
     seed: int,
-    level: float,
 ) -> Estimate:
     duration_s = sum(window.duration_s for window in windows)
     if duration_s <= 0 or not any(len(window.records) for window in windows):
-        return Estimate.undefined(unit=unit, method="no requests in the window", level=level)
+        return Estimate.undefined(unit=unit, method="no requests in the window")
     width_s = duration_s / SLICES
     sliced = [slicing(window, max(1, round(window.duration_s / width_s))) for window in windows]
     known = [each for each in sliced if each is not None]
     if len(known) < len(sliced):
         method, why = "a successful request has no token count", Reason.NOT_MEASURABLE
         requests = sum(int(window.records.ok.sum()) for window in windows)
-        return Estimate.undefined(unit=unit, method=method, level=level, n=requests, reason=why)
+        return Estimate.undefined(unit=unit, method=method, n=requests, reason=why)
     requests = sum(each.requests for each in known)
     if all(window.is_whole_open_loop for window in windows):
         found = _by_requests(amounts_of, windows, seed)
         if found is not None:
             what = "amounts / seconds between sends over requests"
-            return ratio_estimate(found, requests, requests, what, unit=unit, level=level)
+            return ratio_estimate(found, requests, requests, what, unit=unit)
     tops = [each.amounts for each in known]
     bottoms = [
         np.full(len(top), window.duration_s / len(top)) for top, window in zip(tops, windows, strict=True)
     ]
-    return _rate_of_slices(tops, bottoms, requests, unit, seed, level)
+    return _rate_of_slices(tops, bottoms, requests, unit, seed)
 
 
 def _by_requests(amounts_of: _AmountsOf, windows: Sequence[Window], seed: int) -> Ratio | None:
@@ -382,12 +381,12 @@ def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
 
 
 def _rate_of_slices(
-    tops: list[FloatArray], bottoms: list[FloatArray], requests: int, unit: str, seed: int, level: float
+    tops: list[FloatArray], bottoms: list[FloatArray], requests: int, unit: str, seed: int
 ) -> Estimate:
     slices = sum(map(len, tops))
     found = ratio_of(tops, bottoms, seed=seed)
     what = f"count / duration over {slices} time slices"
-    return ratio_estimate(found, slices, requests, what, unit=unit, level=level, most=float(requests))
+    return ratio_estimate(found, slices, requests, what, unit=unit, most=float(requests))
 
 
 WHOLE_RUNS = frozenset({"disabled", "cold", "warm"})
@@ -459,7 +458,7 @@ def good(records: Records, limits_ms: Limits) -> BoolColumn:
     return np.asarray(scores(limits_ms, Ends.of_records(records)) <= 1.0)
 
 
-def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 0.95) -> Estimate:
+def goodput_share(runs: Sequence[Records], limits_ms: Limits) -> Estimate:
     """Good requests / all requests but those that their users were to cut. Clopper and Pearson's interval at
     the effective number of requests.
 
@@ -469,21 +468,19 @@ def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 
     judged = [run.select(run.judged) for run in runs]
     every = [scores(limits_ms, Ends.of_records(records)) for records in judged if len(records)]
     waited = waited_of_scores(limits_ms, backlog_among(runs, [records.submitted_ns for records in judged]))
-    return share_within(every, "no requests", level=level, waited=waited)
+    return share_within(every, "no requests", waited=waited)
 
 
-def share_within(
-    every: Sequence[FloatArray], without: str, *, level: float = 0.95, waited: Backlog | None = None
-) -> Estimate:
+def share_within(every: Sequence[FloatArray], without: str, *, waited: Backlog | None = None) -> Estimate:
     """The share of scores, one vector per run, that are at most 1; see :func:`goodput_share`. ``without``:
     what is missing if there are no scores. ``waited``: the wait for a slot, in the unit of the scores."""
     n = sum(map(len, every))
     if n == 0:
-        return Estimate.undefined(unit="ratio", method=without, level=level)
+        return Estimate.undefined(unit="ratio", method=without)
     top = max(1.0, *(float(np.max(run[np.isfinite(run)], initial=0.0)) for run in every))
     finite = [np.where(np.isfinite(run), run, 2.0 * top) for run in every]
-    found = ratios.share_within(finite, level=level, backlog=waited)
-    return share_estimate(found, level, without)
+    found = ratios.share_within(finite, backlog=waited)
+    return share_estimate(found, without)
 
 
 _UNITS = {"goodput_share": "ratio", "goodput": "req/s", "output_token_goodput": "tok/s"}

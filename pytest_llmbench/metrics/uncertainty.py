@@ -13,7 +13,7 @@ In a closed loop a slot that is filled late stands empty meanwhile: the load was
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.chunking import differences
-from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
+from pytest_llmbench.metrics.latency import Measure, early_ms, tpot_early_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
 from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
@@ -70,13 +70,14 @@ def is_exact(run: Observation) -> bool:
     return _in_time([run]) and not empty_slot_share(run.plan.load, run.records)
 
 
-def furthest(run: Observation, leeways: Leeways) -> tuple[str, Leeway, float] | None:
-    """The percentile whose leeway is furthest beyond what the run's host limits allow, or else nearest to it:
-    its name, its leeway, and what is allowed, in ms. None where the sample holds none."""
+def furthest(run: Observation, family: str) -> tuple[str, Leeway, float] | None:
+    """The percentile of a family whose leeway is furthest beyond what the run's host limits allow, or else
+    nearest to it: its name, its leeway, and what is allowed, in ms. None where the sample holds none."""
+    known = leeways(family, [run]) or {}
     held = [
-        (name, leeways[name], max(run.host_limits.latency_ms, SHARE * leeways[name].seen))
+        (name, known[name], max(run.host_limits.latency_ms, SHARE * known[name].seen))
         for name, q in _JUDGED.items()
-        if name in leeways and leeways[name].n * (1 - q / 100) >= FEWEST_BEYOND
+        if name in known and known[name].n * (1 - q / 100) >= FEWEST_BEYOND
     ]
     return max(held, key=lambda each: each[1].most / each[2]) if held else None
 
@@ -93,71 +94,66 @@ def user_space_lag_ms(run: Observation) -> float:
     return max(0.0, check.loop_lag_p99_ns / _NS_PER_MS - TIMER_MS)
 
 
-def ttft_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of TTFT, for several runs together."""
-    if _in_time(runs):
-        return {}
-    off = _joined(runs, early_ms)
-    return _moved(_joined(runs, latency.ttft_ms), -off, _lag_ms(runs))
+class _Leeway(NamedTuple):
+    """What may be wrong with a latency."""
+
+    measure: Measure
+    moved_ms: Measure | None = None
+    """How far a late read of the first token may have moved each sample, in ms; None: it does not."""
+    lagged: bool = True
+    """Whether the lag of stamps that are taken in user space makes it too long: not where both of its
+    instants have it."""
 
 
-def ttot_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of TTOT. Lag of the stamps affects both of its instants."""
-    if _in_time(runs):
-        return {}
-    from pytest_llmbench.metrics.reasoning import ttot_early_ms, ttot_ms  # few tests have a reasoning phase
+_TTFT = _Leeway(latency.ttft_ms, lambda records: -early_ms(latency.ttft_ms, records))
+_LATENCIES = {
+    "ttft": _TTFT,
+    "ttft_scheduled": _TTFT,
+    "ttft_any": _TTFT,
+    "ttfo": _TTFT,
+    "ttot": _Leeway(latency.ttot_ms, lambda records: -early_ms(latency.ttot_ms, records), lagged=False),
+    # The first token may have come earlier, so the same tokens may have taken longer.
+    "tpot": _Leeway(latency.tpot_ms, tpot_early_ms, lagged=False),
+    "e2e": _Leeway(latency.e2e_ms),
+    "e2e_scheduled": _Leeway(latency.e2e_ms),
+    "latency": _Leeway(latency.request_latency_ms),
+    "latency_scheduled": _Leeway(latency.request_latency_ms),
+}
+"""Family → what may be wrong with it. The scheduled families begin at an instant that is known exactly."""
+_GAPS = ("itl", "output_itl")
 
-    return _moved(_joined(runs, ttot_ms), -_joined(runs, ttot_early_ms), 0.0)
 
+def leeways(family: str, runs: Sequence[Observation]) -> Leeways | None:
+    """The leeways of a family over several runs together; None for a family of which they are not known.
 
-def tpot_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of TPOT.
-
-    The first token may have come earlier, so the same tokens may have taken longer.
+    Those of gaps between chunks (``itl``) have percentiles to a thousandth of their value.
     """
+    if family not in (*_LATENCIES, *_GAPS):
+        return None
     if _in_time(runs):
         return {}
-    return _moved(_joined(runs, latency.tpot_ms), _joined(runs, tpot_early_ms), 0.0)
-
-
-def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of end-to-end latency.
-
-    The last content has its own instant, unless reads are stamped in user space.
-    """
-    return _of_lag_alone(runs, latency.e2e_ms)
-
-
-def request_latency_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of the latency to the last byte, which is as exact as the last content is."""
-    return _of_lag_alone(runs, latency.request_latency_ms)
+    late = _lag_ms(runs)
+    if family in _GAPS:
+        found = _Gaps()
+        for run in runs:
+            for block in run.records.blocks():
+                found.add(block.select(block.ok))
+        return found.leeways(late)
+    of = _LATENCIES[family]
+    seen = _joined(runs, of.measure)
+    by = np.zeros(len(seen)) if of.moved_ms is None else _joined(runs, of.moved_ms)
+    return _moved(seen, by, late if of.lagged else 0.0)
 
 
 def request_ends(run: Observation, family: str) -> tuple[FloatArray, FloatArray] | None:
     """The lowest and the highest that the ``ttft``, ``tpot`` or ``e2e`` of each request may be, in ms; None
     for other families."""
-    records, late = run.records, _lag_ms([run])
-    if family == "ttft":
-        seen = latency.ttft_ms(records)
-        return seen - early_ms(records) - late, seen
-    if family == "tpot":
-        seen = latency.tpot_ms(records)
-        return seen, seen + tpot_early_ms(records)
-    if family == "e2e":
-        seen = latency.e2e_ms(records)
-        return seen - late, seen
-    return None
-
-
-def gap_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of the gaps between chunks, with percentiles to a thousandth of their value."""
-    if _in_time(runs):
-        return {}
-    found = _Gaps()
-    for run in runs:
-        for block in run.records.blocks():
-            found.add(block.select(block.ok))
-    return found.leeways(_lag_ms(runs))
+    if family not in ("ttft", "tpot", "e2e"):
+        return None
+    of = _LATENCIES[family]
+    seen = of.measure(run.records)
+    by = np.zeros(len(seen)) if of.moved_ms is None else of.moved_ms(run.records)
+    return seen + by.clip(max=0.0) - (_lag_ms([run]) if of.lagged else 0.0), seen + by.clip(0.0)
 
 
 def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
@@ -168,16 +164,6 @@ def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
     empty = max((empty_slot_share(run.plan.load, run.records) for run in runs), default=0.0)
     n = sum(len(run.records) for run in runs)
     return Leeway(rate, n, 0.0, rate * empty / (1.0 - empty) if empty < 1.0 else 0.0)
-
-
-def _of_lag_alone(runs: Sequence[Observation], measure: Callable[[Records], FloatArray]) -> Leeways:
-    """The leeways of a latency whose last instant is that of its arrival: only lag of the stamps makes it too
-    long."""
-    late = _lag_ms(runs)
-    if not late:
-        return {}
-    seen = _joined(runs, measure)
-    return _moved(seen, np.zeros(len(seen)), late)
 
 
 def _moved(seen: FloatArray, by: FloatArray, late: float) -> Leeways:
@@ -205,7 +191,7 @@ def _in_time(runs: Sequence[Observation]) -> bool:
     return not _lag_ms(runs) and not any((run.records.unresolved_chunks > 0).any() for run in runs)
 
 
-def _joined(runs: Sequence[Observation], measure: Callable[[Records], FloatArray]) -> FloatArray:
+def _joined(runs: Sequence[Observation], measure: Measure) -> FloatArray:
     return np.concatenate([np.empty(0), *(measure(run.records) for run in runs)])
 
 
@@ -222,8 +208,11 @@ class _Gaps:
         self._sum = self._squares = self._early = 0.0
 
     def add(self, records: Records) -> None:
-        """Add the gaps of successful requests."""
-        for least, seen, most in _gap_ends(records):
+        """Add the gaps of successful requests; of those that were read in time all three are equal."""
+        late = records.unresolved_chunks > 0
+        unhurried = records.select(~late)
+        in_time, _ = differences(unhurried.chunk_ns, np.diff(unhurried.chunk_offsets))
+        for least, seen, most in ((in_time, in_time, in_time), _ends(records.select(late))):
             for place, values in enumerate((least, seen, most)):
                 counts: IntColumn = np.bincount((np.log1p(values) * _PER_E).astype(np.int64))
                 self._counts[place] = summed_counts(self._counts[place], counts)
@@ -237,7 +226,10 @@ class _Gaps:
         if not self._n:
             return {}
         qs, n = tuple(_QS.values()), self._n
-        least, seen, most = ([_ms(at) for at in percentiles_of_counts(each, qs)] for each in self._counts)
+        least, seen, most = (
+            [math.expm1(at / _PER_E) / _NS_PER_MS for at in percentiles_of_counts(each, qs)]
+            for each in self._counts
+        )
         found = {
             name: Leeway(middle, n, middle - low + late, high - middle + late)
             for name, low, middle, high in zip(_QS, least, seen, most, strict=True)
@@ -246,18 +238,6 @@ class _Gaps:
         found["mean"] = Leeway(self._sum / n, n, 0.0, self._early / n)
         size = math.sqrt(self._squares / n) + late
         return found | {"std": Leeway(0.0, n, size, size)}
-
-
-def _gap_ends(records: Records) -> Iterator[tuple[IntColumn, IntColumn, IntColumn]]:
-    """(least, seen, most) of the gaps in nanoseconds; for requests that were read in time all three are
-    equal."""
-    late = records.unresolved_chunks > 0
-    unhurried = records.select(~late)
-    in_time, _ = differences(unhurried.chunk_ns, np.diff(unhurried.chunk_offsets))
-    if len(in_time):
-        yield in_time, in_time, in_time
-    if late.any():
-        yield _ends(records.select(late))
 
 
 def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
@@ -277,7 +257,3 @@ def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
     place = np.arange(len(gaps)) - begins[group]
     least = np.where((place == 0) & (gaps > 0), (shared // sizes)[group], 0)
     return least, gaps, shared[group] // (place + 1)
-
-
-def _ms(place: float) -> float:
-    return math.expm1(place / _PER_E) / _NS_PER_MS

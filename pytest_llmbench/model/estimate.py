@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+LEVEL = 0.95
+"""Confidence level of the intervals of all metrics."""
 ITL_METHOD, COUNTED_BY = "itl.method", "tokens.counted_by"
 """Names of what tells how figures were made: how the time between tokens was taken, and who counted them."""
 
@@ -131,7 +133,7 @@ class Estimate:
 
     @classmethod
     def undefined(
-        cls, *, unit: str, method: str, level: float = 0.95, n: int = 0, reason: Reason = Reason.NO_SAMPLES
+        cls, *, unit: str, method: str, level: float = LEVEL, n: int = 0, reason: Reason = Reason.NO_SAMPLES
     ) -> Estimate:
         return cls(None, None, None, level, n, method, unit, kind=EstimateKind.UNDEFINED, reason=reason)
 

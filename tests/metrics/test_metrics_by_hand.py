@@ -160,13 +160,13 @@ def test_gaps_between_tokens(option: itl.Option, unknown_sizes: bool) -> None:
     expected |= {"mean": statistics.fmean(pool), "std": statistics.stdev(pool)}
     distribution = itl.itl_distribution(samples)
     for name, value in expected.items():
-        assert itl.itl_point(samples, name) == pytest.approx(value, rel=1e-9)
         assert distribution[f"itl.{name}"].point == pytest.approx(value, rel=1e-9)
 
 
 def test_no_gaps_no_figure() -> None:
     samples = itl.itl_samples(Records.from_rows([]), "direct")
-    assert [itl.itl_point(samples, name) for name in ("p50", "mean", "std")] == [None, None, None]
+    found = itl.itl_distribution(samples)
+    assert [found[f"itl.{name}"].point for name in ("p50", "mean", "std")] == [None, None, None]
 
 
 def test_errors_of_memory(rows: list[RequestRecord]) -> None:

@@ -42,7 +42,6 @@ def test_every_instant_has_its_own_latency() -> None:
     assert latency.ttft_reasoning_ms(seen).tolist() == [95.0]
     assert latency.e2e_ms(seen).tolist() == [130.0]
     assert latency.e2e_scheduled_ms(seen).tolist() == [135.0]
-    assert latency.dispatch_lag_ms(seen).tolist() == [3.0]
 
 
 def test_nanoseconds_survive() -> None:
@@ -75,14 +74,6 @@ def test_a_missing_instant_leaves_the_request_out(missing: str, families: set[st
     seen = records(row(0), lacking)
     shorter = {name for name, measure in latency.FAMILIES.items() if len(measure(seen)) == 1}
     assert shorter == families
-
-
-def test_dispatch_lag_is_of_all_requests() -> None:
-    seen = records(
-        row(0, scheduled=0.0, dispatched=0.5, outcome=Outcome.TIMEOUT),
-        row(1, scheduled=1.0, dispatched=None, submitted=2.0),
-    )
-    assert latency.dispatch_lag_ms(seen).tolist() == [0.5]
 
 
 def test_input_tokens_are_aligned_with_ttft() -> None:
@@ -147,7 +138,7 @@ def test_end_to_end_is_first_token_and_the_rest(requests: list[tuple[float, list
 
 def test_nothing_measured_is_an_empty_vector() -> None:
     seen = records()
-    for measure in (*latency.FAMILIES.values(), latency.dispatch_lag_ms, latency.ttft_input_tokens):
+    for measure in (*latency.FAMILIES.values(), latency.ttft_input_tokens):
         assert measure(seen).tolist() == []
 
 

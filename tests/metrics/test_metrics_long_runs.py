@@ -62,7 +62,6 @@ def _itl(option: itl.Option, part: str, records: Records) -> Any:
 
 OPTIONS: tuple[itl.Option, ...] = ("direct", "A", "B", "C")
 VECTORS: dict[str, Callable[[Records], Any]] = dict(latency.FAMILIES) | {
-    "dispatch_lag": latency.dispatch_lag_ms,
     "ttft_reasoning": latency.ttft_reasoning_ms,
     "input_tokens": latency.ttft_input_tokens,
     **server_side.PARTS_OF_TTFT,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from metric_rows import instant, row
 
-from pytest_llmbench.metrics import reasoning
+from pytest_llmbench.metrics import latency, reasoning
 from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.metrics.itl import itl_distribution
 from pytest_llmbench.model.observation import EngineReadings
@@ -41,12 +41,12 @@ ALL = Records.from_rows(
 
 
 def test_ttot_is_of_replies_with_an_end_of_thinking() -> None:
-    assert reasoning.ttot_ms(ALL).tolist() == [30.0, 30.0, 30.0, 30.0], "0, merged, interleaved, uncounted"
-    assert reasoning.ttot_ms(Records.from_rows([PLAIN, HIDDEN, SILENT])).tolist() == []
+    assert latency.ttot_ms(ALL).tolist() == [30.0, 30.0, 30.0, 30.0], "0, merged, interleaved, uncounted"
+    assert latency.ttot_ms(Records.from_rows([PLAIN, HIDDEN, SILENT])).tolist() == []
 
 
 def test_ttfo_is_of_all_replies() -> None:
-    assert reasoning.ttfo_ms(ALL).tolist() == [150.0, 100.0, *[150.0] * 5]
+    assert latency.ttfo_ms(ALL).tolist() == [150.0, 100.0, *[150.0] * 5]
 
 
 def test_gaps_of_the_output_phase_begin_with_the_first_visible_token() -> None:

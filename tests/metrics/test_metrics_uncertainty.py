@@ -9,12 +9,10 @@ import pytest
 from metric_rows import EPOCH_NS, row
 
 from pytest_llmbench.metrics.uncertainty import (
-    e2e_leeways,
-    gap_leeways,
+    Leeways,
     is_exact,
+    leeways,
     rate_leeway,
-    tpot_leeways,
-    ttft_leeways,
 )
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
@@ -39,48 +37,54 @@ def together(index: int, early: float = 5.0, **more: object) -> RequestRecord:
     return row(index, chunks=(110.0, 110.0, 120.0), coalesced_chunks=1, **changes)  # type: ignore[arg-type]
 
 
+def of(family: str, runs: list[Observation]) -> Leeways:
+    found = leeways(family, runs)
+    assert found is not None
+    return found
+
+
 def test_records_that_were_read_in_time_are_exact() -> None:
     run = seen(row(0), row(1, chunks=(100.0, 100.0), coalesced_chunks=1))
     assert is_exact(run)
-    assert [ttft_leeways([run]), tpot_leeways([run]), e2e_leeways([run]), gap_leeways([run])] == [{}] * 4
+    assert [of("ttft", [run]), of("tpot", [run]), of("e2e", [run]), of("itl", [run])] == [{}] * 4
 
 
 def test_a_first_token_read_late_may_have_come_earlier() -> None:
     run = seen(*(together(index) if index < 50 else row(index) for index in range(100)))
     assert not is_exact(run)
-    found = ttft_leeways([run])
+    found = of("ttft", [run])
     assert (found["p99"].seen, found["p99"].too_high_by) == (110.0, pytest.approx(5.0))
     assert found["p50"].seen == 105.0  # halfway between 100 and 110
     assert found["p50"].too_high_by == pytest.approx(2.5)
     assert found["mean"].too_high_by == pytest.approx(2.5)
     assert found["std"].too_low_by == found["std"].too_high_by == pytest.approx(np.sqrt(12.5))
     assert {each.too_low_by for name, each in found.items() if name != "std"} == {0.0}
-    assert e2e_leeways([run]) == {}
+    assert of("e2e", [run]) == {}
 
 
 def test_few_late_reads_move_no_median() -> None:
     run = seen(*(together(index) if index < 3 else row(index) for index in range(1000)))
-    found = ttft_leeways([run])
+    found = of("ttft", [run])
     assert found["p50"].most == found["p95"].most == 0.0
     assert found["max"].too_high_by == pytest.approx(5.0)
 
 
 def test_the_time_per_token_may_have_been_longer() -> None:
-    found = tpot_leeways([seen(together(0, early=6.0))])
+    found = of("tpot", [seen(together(0, early=6.0))])
     assert found["p50"].seen == 5.0
     assert (found["p50"].too_high_by, found["p50"].too_low_by) == (0.0, pytest.approx(3.0))
 
 
 def test_requests_that_failed_are_in_no_bracket() -> None:
     run = seen(row(0), together(1, outcome=Outcome.TIMEOUT))
-    assert ttft_leeways([run]) == {}
-    assert gap_leeways([run]).get("p99", None) is None or gap_leeways([run])["p99"].most == 0.0
+    assert of("ttft", [run]) == {}
+    assert of("itl", [run]).get("p99", None) is None or of("itl", [run])["p99"].most == 0.0
 
 
 def test_gaps_of_one_instant_share_the_time_since_the_chunk_before() -> None:
     """Gaps as seen: 20, 0, 10. The first two add up to 20: from 10 and 10 to 20 and 0."""
     late = row(0, chunks=(100.0, 120.0, 120.0, 130.0), unresolved_chunks=1)
-    found = gap_leeways([seen(late)])
+    found = of("itl", [seen(late)])
     assert found["max"].seen == pytest.approx(20.0, rel=1e-3)
     assert found["max"].too_high_by == pytest.approx(10.0, rel=2e-3)
     assert found["max"].too_low_by == 0.0
@@ -91,7 +95,7 @@ def test_gaps_of_one_instant_share_the_time_since_the_chunk_before() -> None:
 
 
 def test_a_gap_at_the_beginning_is_as_long_as_the_first_chunk_may_be_early() -> None:
-    found = gap_leeways([seen(together(0, early=7.0))])
+    found = of("itl", [seen(together(0, early=7.0))])
     assert found["min"].too_low_by == pytest.approx(7.0, rel=1e-3)
     assert found["mean"].too_low_by == pytest.approx(3.5)
 
@@ -115,8 +119,8 @@ def test_whatever_is_run_together_the_bracket_holds_what_was_true() -> None:
         true_gaps.append(np.diff(came))
     run = seen(*rows)
     for truth, found in (
-        (np.array(true_ttft), ttft_leeways([run])),
-        (np.concatenate(true_gaps), gap_leeways([run])),
+        (np.array(true_ttft), of("ttft", [run])),
+        (np.concatenate(true_gaps), of("itl", [run])),
     ):
         for name, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
             lower = found[name].seen - found[name].too_high_by
@@ -127,11 +131,9 @@ def test_whatever_is_run_together_the_bracket_holds_what_was_true() -> None:
 def test_where_reads_are_the_stamps_the_lag_of_the_loop_is_in_every_instant() -> None:
     run = seen(row(0), row(1), check=SelfCheck(loop_lag_p99_ns=4 * MS))
     assert not is_exact(run)
-    assert ttft_leeways([run])["p99"].too_high_by == pytest.approx(3.0)  # a millisecond is the timer's
-    assert e2e_leeways([run])["p50"].too_high_by == pytest.approx(3.0)
-    assert (gap_leeways([run])["p50"].too_high_by, gap_leeways([run])["p50"].too_low_by) == pytest.approx(
-        (3, 3)
-    )
+    assert of("ttft", [run])["p99"].too_high_by == pytest.approx(3.0)  # a millisecond is the timer's
+    assert of("e2e", [run])["p50"].too_high_by == pytest.approx(3.0)
+    assert (of("itl", [run])["p50"].too_high_by, of("itl", [run])["p50"].too_low_by) == pytest.approx((3, 3))
     by_kernel = replace(run, selfcheck=replace(run.selfcheck, stamp_source="kernel (SO_TIMESTAMPNS)"))
     assert is_exact(by_kernel)
     assert is_exact(replace(run, selfcheck=SelfCheck(loop_lag_p99_ns=MS)))

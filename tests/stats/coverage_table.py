@@ -588,7 +588,7 @@ def _rates(sample: Sample, limit: float, random: np.random.Generator) -> list[Es
         np.histogram(ends[good], edges, weights=each[good])[0] for each in (np.ones(len(good)), tokens)
     ]
     return [
-        ratio_estimate(ratio_of(each, widths, seed=1), _SLICES, n, "", unit="", level=0.95, most=float(n))
+        ratio_estimate(ratio_of(each, widths, seed=1), _SLICES, n, "", unit="", most=float(n))
         for each in counted
     ]
 

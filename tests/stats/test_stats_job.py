@@ -91,11 +91,6 @@ def test_many_figures_at_once_are_the_same_as_one_by_one() -> None:
     assert half_widths(logs[:1], 2.0) == pytest.approx([math.log(2.0)] * 2)
 
 
-def test_a_higher_level_is_wider() -> None:
-    runs = [3.1, 2.9, 3.3]
-    assert job_interval(runs, 1.5, level=0.99).half > job_interval(runs, 1.5, level=0.95).half
-
-
 def covered(logs: Logs, runs: int, of: int, saved: int | None = None) -> float:
     """The share of ``of`` sessions whose interval holds e^0, the truth."""
     generator, held = np.random.default_rng(1), 0

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.metrics.input_lengths import Group, power_law, straight_line
+from pytest_llmbench.metrics.input_lengths import Group
+from pytest_llmbench.metrics.input_lengths import fit as fitted
 
 DRAFT = {1024: 89.0, 4096: 289.0, 16384: 1023.0, 65536: 4234.0, 131072: 9123.0}
 """Context length and mean TTFT of the draft's example (section 5.9)."""
@@ -18,7 +19,7 @@ def exact(law: dict[int, float]) -> list[Group]:
 
 
 def test_the_drafts_example() -> None:
-    line, power = straight_line(exact(DRAFT)), power_law(exact(DRAFT))
+    line, power = fitted(exact(DRAFT)), fitted(exact(DRAFT), logarithmic=True)
     assert line is not None
     assert power is not None
     assert line.slope * 1000 == pytest.approx(69.2, abs=0.05)
@@ -29,8 +30,8 @@ def test_the_drafts_example() -> None:
 
 def test_exact_laws_are_found() -> None:
     lengths = (1000, 2000, 4000, 8000)
-    power = power_law(exact({x: 0.01 * x**1.5 for x in lengths}))
-    line = straight_line(exact({x: 40 + 0.07 * x for x in lengths}))
+    power = fitted(exact({x: 0.01 * x**1.5 for x in lengths}), logarithmic=True)
+    line = fitted(exact({x: 40 + 0.07 * x for x in lengths}))
     assert power is not None
     assert line is not None
     assert power.slope == pytest.approx(1.5)
@@ -42,7 +43,7 @@ def test_exact_laws_are_found() -> None:
 def test_every_length_weighs_the_same() -> None:
     groups = [group(x, np.full(n, 10.0 + x)) for x, n in ((1, 2), (2, 500), (3, 20))]
     groups[1] = group(2, np.full(500, 15.0))
-    fit = straight_line(groups)
+    fit = fitted(groups)
     assert fit is not None
     # Means 11, 15, 13 at 1, 2, 3.
     assert (fit.slope, fit.intercept) == pytest.approx((1.0, 11.0))
@@ -50,14 +51,14 @@ def test_every_length_weighs_the_same() -> None:
 
 
 def test_two_lengths_are_too_few() -> None:
-    assert power_law(exact({1: 1.0, 2: 2.0})) is None
-    assert straight_line([*exact({1: 1.0, 2: 2.0}), group(4, np.array([]))]) is None
-    assert straight_line([]) is None
-    assert power_law(exact({1: 1.0, 2: 2.0, 4: 0.0})) is None
+    assert fitted(exact({1: 1.0, 2: 2.0}), logarithmic=True) is None
+    assert fitted([*exact({1: 1.0, 2: 2.0}), group(4, np.array([]))]) is None
+    assert fitted([]) is None
+    assert fitted(exact({1: 1.0, 2: 2.0, 4: 0.0}), logarithmic=True) is None
 
 
 def test_single_requests_give_no_interval_and_constants_no_fit_quality() -> None:
-    fit = straight_line([group(x, np.array([5.0])) for x in (1, 2, 3)])
+    fit = fitted([group(x, np.array([5.0])) for x in (1, 2, 3)])
     assert fit is not None
     assert (fit.slope, fit.r_squared) == (pytest.approx(0.0), None)
     assert fit.slope_interval == (None, None)
@@ -71,7 +72,7 @@ def held(times: int, requests: int, truth: float = 1.1) -> float:
             group(length, 0.05 * length**truth * random.gamma(8.0, 1 / 8, size=requests))
             for length in (1024, 2048, 4096, 8192, 16384)
         ]
-        fit = power_law(groups)
+        fit = fitted(groups, logarithmic=True)
         assert fit is not None
         lower, upper = fit.slope_interval
         assert lower is not None

@@ -146,7 +146,8 @@ OPTIONS: tuple[itl.Option, ...] = ("direct", "A", "B", "C")
 
 
 def _longest_gap(records: Records, option: itl.Option) -> float | None:
-    return itl.itl_point(itl.itl_samples(records, option, min_output_tokens=1), "p99")
+    samples = itl.itl_samples(records, option, min_output_tokens=1)
+    return itl.itl_distribution(samples)["itl.p99"].point
 
 
 NUMBERS = st.one_of(

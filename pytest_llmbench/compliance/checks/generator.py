@@ -21,7 +21,7 @@ from pytest_llmbench.compliance.evidence import (
 )
 from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
-from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest, ttft_leeways
+from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest
 from pytest_llmbench.model.facts import ClockFact, GuardrailFact, NetworkFact, StreamingFact, TimingFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
@@ -210,7 +210,7 @@ def _not_held_to(view: EvidenceView, run: Observation) -> str | None:
     aside = {level.observation for level in view.result.levels if level.role.endswith(NOT_OFFERED)}
     if any(run is other for index, other in enumerate(view.result.observations) if index in aside):
         return None
-    found = furthest(run, ttft_leeways([run]))
+    found = furthest(run, "ttft")
     if found is None or found[1].most <= found[2]:
         return None
     name, leeway, limit_ms = found

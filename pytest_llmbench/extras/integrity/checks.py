@@ -133,7 +133,7 @@ def _canned(replies: Replies) -> Estimate:
         for each, gap_ns in streamed
         if each.first_word == usual[0][0] and gap_ns > max(each.ttft_ns, _LONGER * each.usual_gap_ns)
     ]
-    return exact_share(len(canned), len(streamed), level=_LEVEL) if streamed else _none(0)
+    return exact_share(len(canned), len(streamed)) if streamed else _none(0)
 
 
 def _changed(replies: Replies) -> Estimate:

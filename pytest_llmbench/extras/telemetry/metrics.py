@@ -232,7 +232,7 @@ def _ratio(
     slices = sum(map(len, tops))
     found = ratio_of(tops, bottoms, seed=seed)
     what = f"ratio of sums over {slices} time slices"
-    return ratio_estimate(found, slices, requests or slices, what, unit=row.unit, level=_LEVEL)
+    return ratio_estimate(found, slices, requests or slices, what, unit=row.unit)
 
 
 def _inverse(row: MetricDefinition, other: Estimate) -> Estimate:

@@ -195,15 +195,15 @@ def _distributions(qualifier: str, runs: Sequence[Records], option: Option) -> d
     gone = [run.select(run.given_up) for run in runs]
     every = GivenUp.of_unknown(sum(map(len, gone)))
     thinking = GivenUp.of_unknown(sum(int(measured.reasoned(run).sum()) for run in gone))
-    found = distribution(f"ttot{qualifier}", [measured.ttot_ms(run) for run in runs], given_up=thinking)
-    found |= distribution(f"ttfo{qualifier}", [measured.ttfo_ms(run) for run in runs], given_up=every)
+    found = distribution(f"ttot{qualifier}", [latency.ttot_ms(run) for run in runs], given_up=thinking)
+    found |= distribution(f"ttfo{qualifier}", [latency.ttfo_ms(run) for run in runs], given_up=every)
     gaps = [measured.output_itl_samples(run, option) for run in runs]
     found |= itl_distribution(gaps, family=f"output_itl{qualifier}")
     tokens = [measured.think_tokens(run) for run in runs]
     return found | distribution(f"think_tokens{qualifier}", tokens, unit="tokens", given_up=thinking)
 
 
-_FIRST = {
+_FIRST: dict[str, latency.Measure] = {
     "ttft": latency.ttft_ms,
     "ttft_any": latency.ttft_any_ms,
     "ttft_first_event": latency.ttft_first_event_ms,
@@ -284,7 +284,7 @@ def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str,
 
 def _cdf(runs: Sequence[Records], classes: Mapping[str, Sequence[Records]]) -> tuple[Plot, ...]:
     samples = {
-        label: np.concatenate([measured.ttot_ms(run) for run in own])
+        label: np.concatenate([latency.ttot_ms(run) for run in own])
         for label, own in (classes or {"TTOT": runs}).items()
         if own
     }
