@@ -26,7 +26,7 @@ from pytest_llmbench.model.facts import Facts, RequestFact, WarmupFact, Workload
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.model.request import LIVE_ANSWERS, Workload, answers_of, meaning, present
+from pytest_llmbench.model.request import LIVE_ANSWERS, Workload, meaning, present
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.sequence import (
@@ -35,7 +35,7 @@ from pytest_llmbench.workloads.sequence import (
     slices_sha256,
     stretches_sha256,
 )
-from pytest_llmbench.workloads.stream import part_seed
+from pytest_llmbench.workloads.stream import part_seed, streamed
 
 
 def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
     the project's own generator of the reference workload, not by the workload that the run used. Prompts with
     live answers are drawn by nobody again, whatever their digest says.
     """
-    if any(answers_of(run.plan.workload) != "recorded" for run in view.runs):
+    if any(streamed(run.plan.workload).answers != "recorded" for run in view.runs):
         return LIVE_ANSWERS
     declared, seed, count = view.need_all(
         WorkloadFact.SEQUENCE_SHA256, WorkloadFact.SEED, WorkloadFact.N_REQUESTS

@@ -19,7 +19,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.stream import stream_of
+from pytest_llmbench.workloads.stream import streamed
 
 _LONGEST = 2_000_000
 """Assumed most tokens of a request. Requests are looked at only where so many each might exceed the
@@ -195,11 +195,12 @@ def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
     answers. They are counted one by one only where that may matter."""
     if count * _LONGEST <= tokens:
         return count
-    some = [_asked(each) for each in islice(stream_of(plan.workload, plan.seed), min(_LOOKED_AT, count))]
+    requests = streamed(plan.workload).stream(plan.seed)
+    some = [_asked(each) for each in islice(requests, min(_LOOKED_AT, count))]
     if count * _LONGER * max(some, default=0) <= tokens:
         return count
     total = 0
-    requests = islice(stream_of(plan.workload, plan.seed), plan.first, plan.first + count)
+    requests = islice(streamed(plan.workload).stream(plan.seed), plan.first, plan.first + count)
     for number, each in enumerate(requests):
         total += _asked(each)
         if total > tokens:

@@ -53,7 +53,7 @@ from pytest_llmbench.store.objects import described, encoded, plain_object
 from pytest_llmbench.store.records_file import COMPACT, RecordsHeader, RecordsWriter, not_on_disk, read_runs
 from pytest_llmbench.store.schema import Report, TestEntry
 from pytest_llmbench.workloads.sequence import passing
-from pytest_llmbench.workloads.stream import draws_anew
+from pytest_llmbench.workloads.stream import streamed
 
 
 class Executor(Protocol):
@@ -480,7 +480,8 @@ class SentBefore:
         if _was_shown(plan.workload):
             repeated = len(seen.records)
         else:
-            repeated = self._drawn(server, seen) if draws_anew(plan.workload) else self._listed(server, seen)
+            draws_anew = streamed(plan.workload).draws_anew
+            repeated = self._drawn(server, seen) if draws_anew else self._listed(server, seen)
         if plan.phase is Phase.MEASURE:
             self._measured[who] += len(seen.records)
             self._repeated[who] += repeated

@@ -50,7 +50,7 @@ from pytest_llmbench.model.request import LIVE_ANSWERS
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
-from pytest_llmbench.workloads.stream import stream_of
+from pytest_llmbench.workloads.stream import streamed
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.sut_schema import Prices
@@ -481,7 +481,7 @@ def _input_tokens(plan: LoadPlan) -> float:
     """Exact up to :data:`SAMPLE_REQUESTS`; nine tenths of their mean for each further one, so that it is not
     too much."""
     try:
-        requests = islice(stream_of(plan.workload, plan.seed), min(plan.requests, SAMPLE_REQUESTS))
+        requests = islice(streamed(plan.workload).stream(plan.seed), min(plan.requests, SAMPLE_REQUESTS))
         drawn = [request.input_tokens for request in requests]
     except Exception:  # noqa: BLE001 - a suite's own workload may raise anything, its test will too
         return 0.0

@@ -280,12 +280,6 @@ LIVE_ANSWERS: Final = (
 )
 
 
-def answers_of(workload: Any) -> Answers:
-    """Which answers enter the history of a workload; recorded ones where it does not say."""
-    told = getattr(workload, "answers", None)
-    return told if told in ANSWERS else "recorded"
-
-
 def stated_answers(answers: Answers) -> dict[str, Any]:
     """The part of a specification about live answers; empty for recorded ones."""
     if answers == "recorded":
@@ -452,13 +446,20 @@ def _too_long(session: Session, shared_tokens: int, context_tokens: int) -> list
     ]
 
 
-@runtime_checkable
-class OfSessions(Protocol):
+class _HasSessions(type):
+    def __instancecheck__(cls, workload: Any) -> bool:
+        foreign = hasattr(workload, "shapes") and hasattr(workload, "shared_tokens")
+        return bool(getattr(workload, "unit", "session" if foreign else "request") == "session")
+
+
+class OfSessions(metaclass=_HasSessions):
     """A workload whose requests are turns; those of a session come one after the other, by number."""
 
     @property
     def shared_tokens(self) -> int:
         """Length of the beginning that every prompt has, in tokens."""
+        raise NotImplementedError
 
     def shapes(self, seed: int) -> Iterator[Session]:
         """The sessions of the sequence of ``seed``, in order, without their content."""
+        raise NotImplementedError

@@ -15,8 +15,8 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.reply_checks import StructuredOutput, tools_of
@@ -30,9 +30,8 @@ from pytest_llmbench.workloads.stream import (
     Rewording,
     StreamedWorkload,
     derived_seed,
-    draws_anew,
-    rewording_of,
     single_requests,
+    streamed,
 )
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING, name_mistakes
 
@@ -40,49 +39,49 @@ NO_OUTPUT: Mapping[str, Any] = {"type": "fixed", "params": {"tokens": 0}, "contr
 """The output specification where nothing is generated."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OtherOutput(StreamedWorkload):
-    """The base workload with another output limit, set after all its draws; the inputs stay the same."""
+class Adapted(StreamedWorkload):
+    """A workload made from another one by a change that it declares; the rest is that of ``base``."""
 
-    base: Workload
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def base(self) -> Workload: ...
 
     @property
     def name(self) -> str:
         return self.base.name
 
-    def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Lengths of the shared prefixes, which are those of the base."""
-        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
+    @property
+    def sources(self) -> Sequence[Workload]:
+        return (self.base,)
 
     @property
     def draws_anew(self) -> bool:
-        return draws_anew(self.base)
+        return streamed(self.base).draws_anew
 
     def rewording(self) -> Rewording | None:
-        return rewording_of(self.base)
+        return streamed(self.base).rewording()
 
-    @property
-    def _limit(self) -> int:
-        raise NotImplementedError
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        return streamed(self.base).shared_prefixes(seed)
 
-    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        for request in single_requests(self.base, seed):
-            yield replace(request, max_tokens=self._limit)
-
-    def _specified(self, law: Mapping[str, Any], deviation: Mapping[str, Any]) -> Mapping[str, Any]:
+    def declared(self, change: Mapping[str, Any], **changed: Any) -> Mapping[str, Any]:
+        """The specification of the base with the values ``changed``, and the change among ``deviations``."""
         base = dict(self.base.specification())
-        deviations = [*base.get("deviations", ()), {"what": "output_length", **deviation}]
-        return base | {"output_length": {**base["output_length"], **law}, "deviations": deviations}
+        return base | changed | {"deviations": [*base.get("deviations", ()), change]}
 
 
 @dataclass(frozen=True, slots=True)
-class WithFixedOutput(_OtherOutput):
-    """The base workload with a fixed output limit (AMB-11).
+class WithFixedOutput(Adapted):
+    """The base workload with a fixed output limit (AMB-11), set after all its draws; inputs stay the same.
 
     It keeps the base's name and standing, since the draft itself asks for it (section 5.5.2), and declares
     the change under ``deviations``.
     """
 
+    base: Workload
     output_tokens: int
 
     def __post_init__(self) -> None:
@@ -92,36 +91,39 @@ class WithFixedOutput(_OtherOutput):
     def standard(self) -> bool:
         return self.base.standard
 
-    @property
-    def _limit(self) -> int:
-        return self.output_tokens
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        return _limited(self.base, seed, self.output_tokens)
 
     def specification(self) -> Mapping[str, Any]:
         replaced = self.base.specification()["output_length"]
-        return self._specified(
-            specification_of(Fixed(self.output_tokens), replaced["tokenizer"]),
-            {
-                "instead_of": {"type": replaced["type"], "params": replaced["params"]},
-                "rule": f"output limit fixed at {self.output_tokens} after all draws (AMB-11)",
-            },
-        )
+        law = specification_of(Fixed(self.output_tokens), replaced["tokenizer"])
+        change = {
+            "what": "output_length",
+            "instead_of": {"type": replaced["type"], "params": replaced["params"]},
+            "rule": f"output limit fixed at {self.output_tokens} after all draws (AMB-11)",
+        }
+        return self.declared(change, output_length={**replaced, **law})
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutOutput(_OtherOutput):
+class WithoutOutput(Adapted):
     """The inputs of the base workload alone, for what generates nothing. It declares the change under
     ``deviations``."""
 
-    @property
-    def standard(self) -> bool:
-        return False
+    base: Workload
 
-    @property
-    def _limit(self) -> int:
-        return 0
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        return _limited(self.base, seed, 0)
 
     def specification(self) -> Mapping[str, Any]:
-        return self._specified(NO_OUTPUT, {"rule": "inputs alone: nothing is generated"})
+        change = {"what": "output_length", "rule": "inputs alone: nothing is generated"}
+        return self.declared(
+            change, output_length={**self.base.specification()["output_length"], **NO_OUTPUT}
+        )
+
+
+def _limited(base: Workload, seed: int, output_tokens: int) -> Iterator[PlannedRequest]:
+    return (replace(request, max_tokens=output_tokens) for request in single_requests(base, seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,11 @@ class Cuts:
         generator = BulkRandom(derived_seed(seed, "cuts"))
         for cut in sharing_flags(generator, self.share):
             yield self.after_ms.draw(generator) * 1_000_000 if cut else None
+
+    def applied(self, requests: Iterator[PlannedRequest], seed: int) -> Iterator[PlannedRequest]:
+        """The requests with the times after which they are cut."""
+        pairs = zip(requests, self.times_ns(seed), strict=False)
+        return (each if ns is None else replace(each, cut_after_ns=ns) for each, ns in pairs)
 
     def specification(self) -> dict[str, Any]:
         """The value of ``cuts`` in a workload's specification."""
@@ -200,7 +207,7 @@ def _is_time(seconds: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WithCuts(StreamedWorkload):
+class WithCuts(Adapted):
     """The base workload, with a share of its requests cut by users after some time."""
 
     base: Workload
@@ -214,30 +221,12 @@ class WithCuts(StreamedWorkload):
     def name(self) -> str:
         return f"{self.base.name} (with cuts)"
 
-    def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Lengths of the shared prefixes, which are those of the base."""
-        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
-
-    @property
-    def draws_anew(self) -> bool:
-        return draws_anew(self.base)
-
-    def rewording(self) -> Rewording | None:
-        return rewording_of(self.base)
-
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        for request, after_ns in zip(
-            single_requests(self.base, seed), self.cuts.times_ns(seed), strict=False
-        ):
-            yield request if after_ns is None else replace(request, cut_after_ns=after_ns)
+        return self.cuts.applied(single_requests(self.base, seed), seed)
 
     def specification(self) -> Mapping[str, Any]:
-        base = dict(self.base.specification())
-        change = {"what": "cuts", "rule": told_of_cuts(self.cuts.specification())}
-        return base | {
-            "cuts": self.cuts.specification(),
-            "deviations": [*base.get("deviations", ()), change],
-        }
+        cuts = self.cuts.specification()
+        return self.declared({"what": "cuts", "rule": told_of_cuts(cuts)}, cuts=cuts)
 
 
 def without_outputs(workload: Workload) -> Workload:
@@ -247,7 +236,7 @@ def without_outputs(workload: Workload) -> Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Salted(StreamedWorkload):
+class Salted(Adapted):
     """The base workload with a different beginning for every request, so that no prefix cache can help.
 
     The first six ids of a prompt are replaced: the first three number the request, the next three are drawn
@@ -271,6 +260,12 @@ class Salted(StreamedWorkload):
     def draws_anew(self) -> bool:
         return True
 
+    def rewording(self) -> None:
+        return None
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - none is shared any more
+        return ()
+
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(derived_seed(seed, f"salt {self.salt}"))
         alphabet = range(highest_id(self.base) + 1) if _is_random(self.base) else word_ids().tolist()
@@ -280,12 +275,8 @@ class Salted(StreamedWorkload):
             yield _salted(request, mark, alphabet, word)
 
     def specification(self) -> Mapping[str, Any]:
-        base = dict(self.base.specification())
         change = {"what": "prompt", "rule": "a different beginning for every request", "salt": self.salt}
-        return base | {
-            "prefix_sharing": dict(NO_SHARING),
-            "deviations": [*base.get("deviations", ()), change],
-        }
+        return self.declared(change, prefix_sharing=dict(NO_SHARING))
 
 
 def _salted(request: PlannedRequest, mark: list[int], alphabet: Sequence[int], word: str) -> PlannedRequest:
@@ -316,12 +307,8 @@ def _salted_tools(alone: PlannedRequest, asked: StructuredOutput, salt: str) -> 
     return replace(marked, text=None, token_ids=ids, input_tokens=len(ids))
 
 
-_WORDS: Final = "words"
-"""What the change is called among the declared ones."""
-
-
 @dataclass(frozen=True, slots=True)
-class SameLengths(StreamedWorkload):
+class SameLengths(Adapted):
     """One list of lengths, fresh words: request i is request i of ``base`` with ``lengths_seed`` (lengths,
     class, shared prefix, cut), with ids drawn with the seed of the load: prefix by prefix where they occur
     first, then what is the request's own.
@@ -332,11 +319,7 @@ class SameLengths(StreamedWorkload):
     """
 
     base: StreamedWorkload
-    lengths_seed: int
-
-    @property
-    def name(self) -> str:
-        return self.base.name  # type: ignore[attr-defined, no-any-return]
+    lengths_seed: int = field()  # without this the inherited property would be its default
 
     @property
     def standard(self) -> bool:
@@ -346,14 +329,16 @@ class SameLengths(StreamedWorkload):
     def draws_anew(self) -> bool:
         return True
 
-    def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - they are as long with every seed
-        """Lengths of the shared prefixes, which are those of the list."""
-        return self.base.shared_prefixes(self.lengths_seed) if isinstance(self.base, SharesPrefixes) else ()
+    def rewording(self) -> None:
+        return None
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - they are those of the list
+        return self.base.shared_prefixes(self.lengths_seed)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         draw = self.base.rewording()
         assert draw is not None, f"{self.name} has no other words"
-        generator = BulkRandom(derived_seed(seed, _WORDS))
+        generator = BulkRandom(derived_seed(seed, "words"))
         prefixes: dict[int, array[int]] = {}
         for request in self.base.stream(self.lengths_seed):
             shared, number = request.shared_prefix_tokens, request.prefix_id
@@ -366,32 +351,23 @@ class SameLengths(StreamedWorkload):
             yield replace(request, token_ids=prefixes[number] + own)
 
     def specification(self) -> Mapping[str, Any]:
-        base = dict(self.base.specification())
         change = {
-            "what": _WORDS,
+            "what": "words",
             "rule": f"lengths of the sequence of seed {self.lengths_seed}, ids drawn by the load's own seed",
             "lengths_seed": self.lengths_seed,
         }
-        return base | {"deviations": [*base.get("deviations", ()), change]}
+        return self.declared(change)
 
 
 def with_lengths_of(workload: Workload, seed: int) -> Workload:
     """The workload with the lengths that it draws with ``seed``, whatever the seed of a load; unchanged where
     its prompts cannot be drawn anew: a data set, a trace and sessions have texts of their own."""
-    if isinstance(workload, StreamedWorkload):
-        return SameLengths(workload, seed) if workload.rewording() is not None else workload
-    relisted = getattr(workload, "with_lengths_of", None)
-    return workload if relisted is None else relisted(seed)
-
-
-def lengths_seed_of(workload: Workload) -> int | None:
-    """The seed of the list of lengths that the workload has; None where lengths are drawn with the rest."""
-    found = getattr(workload, "lengths_seed", None)
-    return found if isinstance(found, int) else None
+    source = streamed(workload)
+    return source.with_lengths_of(seed) if source.rewording() is None else SameLengths(source, seed)
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPrefix(StreamedWorkload):
+class SharedPrefix(Adapted):
     """The base workload, with a fraction of its requests beginning with one of ``prefixes`` shared
     prefixes.
 
@@ -401,7 +377,7 @@ class SharedPrefix(StreamedWorkload):
     readable text where the base has text.
     """
 
-    name: str
+    name: str = field()  # without this the inherited property would be its default
     base: Workload
     prefix_tokens: LengthLaw
     fraction: float
@@ -423,12 +399,8 @@ class SharedPrefix(StreamedWorkload):
         generator = BulkRandom(derived_seed(seed, "shared prefixes"))
         return tuple(self.prefix_tokens.draw(generator) for _ in range(self.prefixes))
 
-    @property
-    def draws_anew(self) -> bool:
-        return draws_anew(self.base)
-
     def rewording(self) -> Rewording | None:
-        return rewording_of(self.base) if _is_random(self.base) else None
+        return streamed(self.base).rewording() if _is_random(self.base) else None
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(derived_seed(seed, "shared prefixes"))
@@ -488,17 +460,6 @@ FLAG_BLOCK = 10
 """Number of requests per shuffled list of flags."""
 
 
-@runtime_checkable
-class SharesPrefixes(Protocol):
-    """A workload that knows its shared prefixes before drawing."""
-
-    def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Lengths of its shared prefixes in tokens; index k belongs to ``prefix_id`` k.
-
-        Empty where they are not known ahead.
-        """
-
-
 def sharing_flags(generator: random.Random, fraction: float) -> Iterator[bool]:
     """Whether request 0, 1, … begins with a shared prefix: exactly the share, to within one request in ten.
 
@@ -531,7 +492,7 @@ def realised_sharing(workload: Workload, first: int, count: int, seed: int) -> d
         if prefix is not None:
             uses[prefix] += 1
             lengths[prefix] = max(lengths.get(prefix, 0), request.shared_prefix_tokens)
-    known = workload.shared_prefixes(seed) if isinstance(workload, SharesPrefixes) else ()
+    known = streamed(workload).shared_prefixes(seed)
     if not every or (not uses and not known):
         return {}
     if known:

@@ -6,26 +6,17 @@ import difflib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.request import Answers, OfSessions, Workload
-from pytest_llmbench.workloads.adapted import (
-    Cuts,
-    Salted,
-    SameLengths,
-    SharedPrefix,
-    WithCuts,
-    WithFixedOutput,
-    WithoutOutput,
-)
+from pytest_llmbench.model.request import Answers, Workload
+from pytest_llmbench.workloads.adapted import Cuts, SameLengths, WithCuts, WithFixedOutput
 from pytest_llmbench.workloads.lengths import Choice, Fixed, check_specification
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
-from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.synthetic import (
     ARITHMETIC,
     RESERVED_NAMES,
@@ -33,6 +24,9 @@ from pytest_llmbench.workloads.synthetic import (
     SYNTHETIC_UNIFORM,
     SyntheticWorkload,
 )
+
+if TYPE_CHECKING:
+    from pytest_llmbench.workloads.sessions import OwnSessions
 
 WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
     {
@@ -48,6 +42,8 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
     }
 )
 """Name → workload, for those that need nothing but a name."""
+
+_SYNTHETIC: Final = {known.name: known for known in (SYNTHETIC_UNIFORM, SYNTHETIC_SKEWED)}
 
 FROM_DATASETS: Final = ("conversation", "code-completion")
 """Reference workloads that need a data set."""
@@ -77,29 +73,31 @@ def workload(wanted: str | Workload | Mix) -> Workload:
 def with_cuts(base: Workload, cuts: Cuts) -> Workload:
     """The workload with some of its requests or turns cut by users. SuiteError for one that has cuts already,
     and for sessions of the author's own class."""
-    if not isinstance(base, OfSessions):
+    if streamed(base).unit == "request":
         return WithCuts(base, cuts)
-    from pytest_llmbench.workloads.sessions import SessionWorkload
-    from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
-
-    if not isinstance(base, SessionWorkload | TraceSessionWorkload) or base.cuts is not None:
+    own = _own_sessions(base)
+    if own is None or own.cuts is not None:
         raise SuiteError(
             "cuts can be added to sessions of laws and of traces, once", where=f"workload {shown(base.name)}"
         )
-    return replace(base, name=f"{base.name} (with cuts)", cuts=cuts)
+    return own.replaced(name=f"{base.name} (with cuts)", cuts=cuts)
 
 
 def with_answers(base: Workload, answers: Answers) -> Workload:
     """The workload of sessions with these answers in its history. SuiteError for any other workload."""
-    from pytest_llmbench.workloads.sessions import SessionWorkload
-    from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
-
-    if not isinstance(base, SessionWorkload | TraceSessionWorkload):
+    own = _own_sessions(base)
+    if own is None:
         raise SuiteError(
             "answers applies to sessions: turns of a conversation read them, single requests do not",
             where=f"workload {shown(base.name)}",
         )
-    return replace(base, answers=answers)
+    return own.replaced(answers=answers)
+
+
+def _own_sessions(base: Workload) -> OwnSessions | None:
+    from pytest_llmbench.workloads.sessions import OwnSessions
+
+    return base if isinstance(base, OwnSessions) else None
 
 
 _OF_MAKE_WORKLOAD = frozenset(
@@ -127,7 +125,7 @@ def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
 
 def mixture_of(name: str, parts: Sequence[Part]) -> Mixture | SessionMix:
     """The mixture of parts: of whole sessions if all of them are of sessions, else of single requests."""
-    of_sessions = all(isinstance(part.workload, OfSessions) for part in parts)
+    of_sessions = all(streamed(part.workload).unit == "session" for part in parts)
     return (SessionMix if of_sessions and parts else Mixture)(name, tuple(parts))
 
 
@@ -178,19 +176,19 @@ def _made_anew(name: str, specification: Mapping[str, Any]) -> Workload | None:
         params = specification["input_length"]["params"]
         law = Choice(tuple(params["choice"])) if "choice" in params else Fixed(params["tokens"])
         made = LongContextWorkload(law)
-    if "classes" in specification and isinstance(made, SyntheticWorkload):
+    if "classes" in specification and name in _SYNTHETIC:
         from pytest_llmbench.workloads.mixture import ClassMix, RequestClass
 
         classes = [
             RequestClass(each["name"], tuple(each["input"]), tuple(each["output"]), each["share"])
             for each in specification["classes"]
         ]
-        made = ClassMix(tuple(classes), made)
+        made = ClassMix(tuple(classes), _SYNTHETIC[name])
     changes = specification.get("deviations", ())
     if made is not None and any("lengths_seed" not in change for change in changes):
         made = WithFixedOutput(made, specification["output_length"]["params"]["tokens"])
     for seed in (change["lengths_seed"] for change in changes if "lengths_seed" in change):
-        made = SameLengths(made, seed) if isinstance(made, StreamedWorkload) else None
+        made = made and SameLengths(streamed(made), seed)
     return made
 
 
@@ -247,10 +245,8 @@ def _checked(candidate: Workload) -> Workload:
 def _is_as_it_says(candidate: Workload) -> bool:
     """Whether a workload that claims to be a profile is that of the catalogue, except for changes that its
     specification declares."""
-    while isinstance(candidate, WithFixedOutput | WithoutOutput | Salted | SharedPrefix | WithCuts):
-        candidate = candidate.base
-    if isinstance(candidate, Mixture):
-        return all(_is_as_it_says(part.workload) for part in candidate.parts)
+    if sources := streamed(candidate).sources:
+        return all(map(_is_as_it_says, sources))
     if isinstance(candidate, ProfileWorkload):
         return candidate.profile == profiles().get(candidate.profile.code)
     return not candidate.name.startswith(PREFIX) and "profiles" not in candidate.specification()

@@ -16,15 +16,7 @@ from itertools import accumulate, cycle, islice
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.request import (
-    Answers,
-    OfSessions,
-    PlannedRequest,
-    Session,
-    Workload,
-    answers_of,
-    stated_answers,
-)
+from pytest_llmbench.model.request import Answers, PlannedRequest, Session, Workload, stated_answers
 from pytest_llmbench.workloads.lengths import (
     LengthLaw,
     Uniform,
@@ -36,11 +28,10 @@ from pytest_llmbench.workloads.stream import (
     BulkRandom,
     Rewording,
     StreamedWorkload,
+    Unit,
     derived_seed,
-    draws_anew,
-    rewording_of,
     single_requests,
-    stream_of,
+    streamed,
 )
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload, name_mistakes
 
@@ -72,8 +63,16 @@ class _OfParts(StreamedWorkload):
         return _shares(self.parts)
 
     @property
+    def sources(self) -> Sequence[Workload]:
+        return [part.workload for part in self.parts]
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return tuple(part.name for part in self.parts)
+
+    @property
     def draws_anew(self) -> bool:
-        return all(draws_anew(part.workload) for part in self.parts)
+        return all(streamed(part.workload).draws_anew for part in self.parts)
 
     def _picks(self, seed: int) -> Iterator[int]:
         """The index of the part that each request or session is from, without end."""
@@ -101,7 +100,7 @@ class Mixture(_OfParts):
             raise SuiteError.from_mistakes(mistakes, where=self.where)
 
     def rewording(self) -> Rewording | None:
-        made = {part.name: rewording_of(part.workload) for part in self.parts}
+        made = {part.name: streamed(part.workload).rewording() for part in self.parts}
         known = {name: draw for name, draw in made.items() if draw is not None}
         if len(known) < len(self.parts):
             return None
@@ -136,23 +135,21 @@ class SessionMix(_OfParts):
         mistakes += [
             f"part {part.name!r} has single requests: either all parts have sessions, or none"
             for part in self.parts
-            if not isinstance(part.workload, OfSessions)
+            if streamed(part.workload).unit != "session"
         ]
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
 
     @property
-    def shared_tokens(self) -> int:
-        """Length of the common beginning: 0, as sessions of all parts have none in common. Their shapes count
-        it as their own."""
-        return 0
+    def unit(self) -> Unit:
+        return "session"
 
     @property
     def answers(self) -> Answers:
         """The answers of its parts: live ones take precedence over compared ones, and these over recorded
         ones."""
         strictest: tuple[Answers, ...] = ("live", "live-compared")
-        told = {answers_of(part.workload) for part in self.parts}
+        told = {streamed(part.workload).answers for part in self.parts}
         return next((each for each in strictest if each in told), "recorded")
 
     def isolated(self, name: str) -> SessionMix:
@@ -160,22 +157,22 @@ class SessionMix(_OfParts):
         return SessionMix(f"{name} alone", tuple(part for part in self.parts if part.name == name))
 
     def shapes(self, seed: int) -> Iterator[Session]:
-        shapes = [each.shapes(derived_seed(seed, f"part {k}")) for k, each in enumerate(self._of_sessions)]
+        # Sessions of all parts have no beginning in common: that of a part counts as a session's own.
+        parts = [streamed(part.workload) for part in self.parts]
+        shapes = [each.shapes(derived_seed(seed, f"part {k}")) for k, each in enumerate(parts)]
         for picked in self._picks(seed):
-            session, shared = next(shapes[picked]), self._of_sessions[picked].shared_tokens
-            yield replace(session, own_tokens=session.own_tokens + shared)
+            session = next(shapes[picked])
+            yield replace(session, own_tokens=session.own_tokens + parts[picked].shared_tokens)
 
     def drawn(self, seed: int) -> Iterator[str]:
         """The name of the part that each session is from, without end."""
         return (self.parts[picked].name for picked in self._picks(seed))
 
-    @property
-    def _of_sessions(self) -> list[OfSessions]:
-        return [part.workload for part in self.parts if isinstance(part.workload, OfSessions)]
-
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        seeds = (derived_seed(seed, f"part {k}") for k in range(len(self.parts)))
-        streams = [stream_of(part.workload, own) for part, own in zip(self.parts, seeds, strict=True)]
+        streams = [
+            streamed(part.workload).stream(derived_seed(seed, f"part {k}"))
+            for k, part in enumerate(self.parts)
+        ]
         index = 0
         for number, picked in enumerate(self._picks(seed)):
             first = next(streams[picked])
@@ -295,7 +292,7 @@ def of_adapters(base: Workload, adapters: Mapping[str, float] | Sequence[str]) -
     rest = 0.0 if in_turn else 1.0 - math.fsum(shares.values())
     if rest > NO_REST:
         parts.append(Part(BASE, base, rest))
-    kind = SessionMix if isinstance(base, OfSessions) else Mixture
+    kind = SessionMix if streamed(base).unit == "session" else Mixture
     count = f"{len(shares)} adapter{'s' * (len(shares) > 1)}"
     return kind(f"{base.name} on {count}", tuple(parts), in_turn)
 
@@ -456,6 +453,10 @@ class ClassMix(StreamedWorkload):
     @property
     def standard(self) -> bool:
         return self.base.standard
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return tuple(each.name for each in self.classes)
 
     def isolated(self, name: str) -> ClassMix:
         """The workload with this class alone, the baseline of the fairness test."""

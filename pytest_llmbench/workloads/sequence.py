@@ -27,7 +27,7 @@ import orjson
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.tokens import reference_tokenizer
-from pytest_llmbench.workloads.stream import StreamedWorkload, foreign_requests
+from pytest_llmbench.workloads.stream import streamed
 
 CACHED_TOKENS = 32_000_000
 """Most input tokens that are kept of all sequences together (128 MB as ids); those asked for last are
@@ -52,7 +52,7 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
     May be called from several threads; the one that finds the sequence in use draws its own.
     """
     if not _is_hashable(workload):  # nothing to remember it by
-        return foreign_requests(workload, first + count, seed)[first:]
+        return streamed(workload).requests(first + count, seed)[first:]
     found = _sequences.of(workload, seed).read(first, count)
     _sequences.forget_needless()
     return found
@@ -60,11 +60,12 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
 
 def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[PlannedRequest]:
     """:func:`drawn` for going through once: of a long slice only a part exists at any time."""
-    if not isinstance(workload, StreamedWorkload):
+    source = streamed(workload)
+    if not source.endless:
         yield from drawn(workload, first, count, seed)
         return
     if not _is_hashable(workload):  # nothing to remember it by: a part would be drawn from the beginning
-        yield from islice(workload.stream(seed), first, first + count)
+        yield from islice(source.stream(seed), first, first + count)
         return
     for start in range(first, first + count, AT_ONCE):
         yield from drawn(workload, start, min(AT_ONCE, first + count - start), seed)
@@ -284,7 +285,7 @@ class _SequenceCache:
     """
 
     def __init__(self, workload: Workload, seed: int) -> None:
-        self._workload = workload
+        self._workload = streamed(workload)
         self._seed = seed
         self._cached: list[_CachedSequence | None] = [None]
         self.tokens = 0
@@ -310,19 +311,18 @@ class _SequenceCache:
         """The kept sequence with the wanted requests drawn; a new one if it began after them."""
         if cached is None or cached.start > first:
             return self._fresh(first, count)
-        if isinstance(self._workload, StreamedWorkload):
+        if self._workload.endless:
             cached.draw_up_to(first + count, first)
         elif cached.start + len(cached.kept) < first + count:
             return self._fresh(first, count)
         return cached
 
     def _fresh(self, first: int, count: int) -> _CachedSequence:
-        if isinstance(self._workload, StreamedWorkload):
+        if self._workload.endless:
             cached = _CachedSequence(self._workload.stream(self._seed))
             cached.draw_up_to(first + count, first)
             return cached
-        # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
-        kept = list(foreign_requests(self._workload, first + count, self._seed))
+        kept = list(self._workload.requests(first + count, self._seed))
         return _CachedSequence(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
 
 

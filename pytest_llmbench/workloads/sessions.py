@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, islice, repeat
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,11 @@ from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
 from pytest_llmbench.model.request import (
     ANSWERS,
     Answers,
-    OfSessions,
     PlannedRequest,
     Session,
     SessionTurn,
     Turn,
+    Workload,
     prompt_lengths,
     session_mistakes,
     stated_answers,
@@ -49,7 +49,7 @@ from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts, cuts_of, seconds_law
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of, specification_of
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
-from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, Unit, derived_seed, streamed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, RESERVED_NAMES, temperature_mistakes
 
 Ids = npt.NDArray[np.uint32]
@@ -60,28 +60,33 @@ _TOKENIZER: Final = "cl100k_base"
 _NS_PER_MS: Final = 1_000_000
 
 
-@runtime_checkable
-class RewordsSessions(Protocol):
-    """A workload of sessions that can repeat parts of its sequence in other words: with equal shape, and no
-    prompt in common."""
+class SessionStream(StreamedWorkload):
+    """Base of the workloads of sessions."""
+
+    __slots__ = ()
 
     @property
-    def name(self) -> str: ...
+    def unit(self) -> Unit:
+        return "session"
+
+
+class OwnSessions(SessionStream):
+    """Base of sessions whose cuts and answers can be others, and which can have other words."""
+
+    __slots__ = ()
+    cuts: Cuts | None
 
     @property
-    def shared_tokens(self) -> int: ...
+    def rewords_sessions(self) -> bool:
+        return True
 
-    def shapes(self, seed: int) -> Iterator[Session]: ...
-
-    def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
-        """The sessions ``numbers`` (ascending) of the sequence of ``seed``, in the words of another seed.
-        Sessions and requests are numbered from 0."""
-
-    def specification(self) -> Mapping[str, Any]: ...
+    def replaced(self, **fields: Any) -> OwnSessions:
+        """The workload with other values of these fields."""
+        return replace(self, **fields)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWorkload(StreamedWorkload):
+class SessionWorkload(OwnSessions):
     """Sessions whose turns, pauses and lengths are drawn from distributions.
 
     Draw order: per session, from ``random.Random`` of a seed of its own, the number of turns and the length
@@ -149,15 +154,13 @@ class SessionWorkload(StreamedWorkload):
 
     @property
     def shared_tokens(self) -> int:
-        """Length of the beginning of every prompt in a group, in tokens."""
         return self.system_tokens + self.group_tokens
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - they are as long for every seed
-        """Lengths of the beginnings that sessions share, by group."""
+        # By group.
         return (self.shared_tokens,) * self.groups if self.shared_tokens else ()
 
     def shapes(self, seed: int) -> Iterator[Session]:
-        """The sessions of ``seed`` without their content, endless."""
         generator = random.Random(derived_seed(seed, "session shapes"))
         cuts = repeat(None) if self.cuts is None else self.cuts.times_ns(seed)
         for number in count():
@@ -255,10 +258,10 @@ class SessionWorkload(StreamedWorkload):
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeSessions(StreamedWorkload):
+class ProbeSessions(SessionStream):
     """Some sessions of another workload in other words, with which a load of that is compared."""
 
-    base: RewordsSessions
+    base: StreamedWorkload
     shapes_seed: int
     """Seed of the sequence of ``base`` that the sessions are taken from."""
     numbers: tuple[int, ...]
@@ -451,9 +454,9 @@ def _pieces(session: Session, generator: BulkRandom) -> tuple[Ids, list[Ids], li
     return pieces[0], pieces[1::2], pieces[2::2]
 
 
-def turns_of(workload: OfSessions, sessions: int, seed: int, first: int = 0) -> int:
+def turns_of(workload: Workload, sessions: int, seed: int, first: int = 0) -> int:
     """Number of turns of ``sessions`` sessions, from number ``first`` on."""
-    return sum(len(session.turns) for session in islice(workload.shapes(seed), first, first + sessions))
+    return streamed(workload).request_count(sessions, seed, first)
 
 
 SESSION: Final = "session:"

@@ -18,13 +18,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.model.request import ANSWERS, Answers, PlannedRequest, Session, Workload
 from pytest_llmbench.tokens import reference_tokenizer
 
 _WORD_BITS = 32
@@ -180,32 +180,111 @@ class BulkRandom(random.Random):
         return self._twister.integers(0, 2**_WORD_BITS, count, dtype=np.uint32)
 
 
+Unit = Literal["request", "session"]
+
 Rewording = Callable[[BulkRandom, PlannedRequest, int], "array[int]"]
 """Draws so many ids for a piece of a request: its shared prefix, or what comes after it."""
 
 
 class StreamedWorkload(ABC):
-    """A workload that is an endless stream, so that a longer sequence continues a shorter one."""
+    """A workload that is an endless stream, so that a longer sequence continues a shorter one. Its properties
+    say what callers need to know; by default it has single requests and texts that are what they are."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:  # else dataclasses would take the property as the default of their field
+
+        @property
+        def name(self) -> str: ...
 
     @property
     def where(self) -> str:
         """Name of the workload in errors."""
-        return f"workload {self.name!r}"  # type: ignore[attr-defined]
+        return f"workload {self.name!r}"
 
     @property
     def standard(self) -> bool:
         return False
 
     @property
+    def endless(self) -> bool:
+        """Whether its sequence can be drawn on; if not, it is drawn from the beginning, as far as wanted."""
+        return True
+
+    @property
+    def sources(self) -> Sequence[Workload]:
+        """The workloads that it is made of by declared changes."""
+        return ()
+
+    @property
     def draws_anew(self) -> bool:
         """Whether another seed gives other prompts, without end. A data set has no others."""
         return False
 
+    @property
+    def lengths_seed(self) -> int | None:
+        """The seed of the list of lengths that it has; None where lengths are drawn with the rest."""
+        return None
+
+    def with_lengths_of(self, seed: int) -> Workload:  # noqa: ARG002 - for those that can be drawn anew
+        """The workload with the lengths that it draws with ``seed``, whatever the seed of a load; unchanged
+        where its prompts cannot be drawn anew: a data set, a trace and sessions have texts of their own."""
+        return self
+
     def rewording(self) -> Rewording | None:
         """How other ids of the same length are drawn for a request; None where texts are what they are."""
         return None
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - for those that know them
+        """Lengths of its shared prefixes in tokens; index k belongs to ``prefix_id`` k. Empty where they are
+        not known before drawing."""
+        return ()
+
+    @property
+    def offsets_ns(self) -> Sequence[int]:
+        """Recorded instants at which its jobs start, in nanoseconds; empty without any."""
+        return ()
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The class labels of its requests; empty where it has no classes."""
+        return ()
+
+    @property
+    def unit(self) -> Unit:
+        """What a job is: one request, or a session, whose turns come one after the other, by number."""
+        return "request"
+
+    def shapes(self, seed: int) -> Iterator[Session]:  # noqa: ARG002 - for those that have sessions
+        """The sessions of the sequence of ``seed``, in order, without their content; none where its requests
+        are single."""
+        return iter(())
+
+    def request_count(self, jobs: int, seed: int, first: int = 0) -> int:
+        """Number of requests in ``jobs`` jobs, from number ``first`` on: of sessions, that of their turns."""
+        if self.unit == "request":
+            return jobs
+        return sum(len(session.turns) for session in islice(self.shapes(seed), first, first + jobs))
+
+    @property
+    def shared_tokens(self) -> int:
+        """Length of the beginning that the prompts of all its sessions have, in tokens."""
+        return 0
+
+    @property
+    def answers(self) -> Answers:
+        """Which answers enter the history of its sessions."""
+        return "recorded"
+
+    @property
+    def rewords_sessions(self) -> bool:
+        """Whether it has :meth:`reworded`."""
+        return False
+
+    def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
+        """The sessions ``numbers`` (ascending) of the sequence of ``seed``, in the words of another seed: of
+        equal shape, and no prompt in common. Sessions and requests are numbered from 0."""
+        raise NotImplementedError
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         """The first ``count`` requests of the sequence of ``seed``."""
@@ -228,48 +307,102 @@ class StreamedWorkload(ABC):
     def specification(self) -> Mapping[str, Any]: ...
 
 
-def draws_anew(workload: Workload) -> bool:
-    """Whether prompts of two seeds are never the same; False for a foreign workload, of which it is not
-    known."""
-    return isinstance(getattr(workload, "draws_anew", None), bool) and bool(workload.draws_anew)  # type: ignore[attr-defined]
+def streamed(workload: Workload) -> StreamedWorkload:
+    """The workload with the interface of :class:`StreamedWorkload`, also one of the user's own class."""
+    return workload if isinstance(workload, StreamedWorkload) else ForeignWorkload(workload)
 
 
-def rewording_of(workload: Workload) -> Rewording | None:
-    """:meth:`StreamedWorkload.rewording`; None for a foreign workload."""
-    return workload.rewording() if isinstance(workload, StreamedWorkload) else None
+@dataclass(frozen=True, slots=True)
+class ForeignWorkload(StreamedWorkload):
+    """A workload of the user's own class with the whole interface: what the class does not define is not
+    known of it."""
 
+    base: Workload
 
-def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
-    """The requests of any workload, one after the other; a foreign one is drawn again in doubling lengths."""
-    if isinstance(workload, StreamedWorkload):
-        yield from workload.stream(seed)
-        return
-    given, length = 0, 64
-    while True:
-        more = foreign_requests(workload, length, seed)[given:]
-        if not more:
-            return
-        yield from more
-        given, length = given + len(more), length * 2
+    @property
+    def name(self) -> str:
+        return self.base.name
 
+    @property
+    def standard(self) -> bool:
+        return self.base.standard
 
-def foreign_requests(workload: Workload, count: int, seed: int) -> Sequence[PlannedRequest]:
-    """The first ``count`` requests of a workload that is not ours.
+    @property
+    def endless(self) -> bool:
+        return False
 
-    Raises SuiteError for one that says of itself what cannot be: digest, length and sharing are those of its
-    ids, and at most endpoints its text is sent.
-    """
-    found = workload.requests(count, seed)
-    heads: dict[int, Sequence[int]] = {}
-    for request in found:
-        wrong = _contradiction(request, heads)
-        if wrong is not None:
-            raise SuiteError(
-                f"request {request.index} {wrong}",
-                where=f"workload {workload.name!r}",
-                remedy="give ids or a text, with input_tokens and shared_prefix_tokens counted of it",
-            )
-    return found
+    @property
+    def draws_anew(self) -> bool:
+        return getattr(self.base, "draws_anew", False) is True
+
+    @property
+    def lengths_seed(self) -> int | None:
+        found = getattr(self.base, "lengths_seed", None)
+        return found if isinstance(found, int) else None
+
+    def with_lengths_of(self, seed: int) -> Workload:
+        relisted: Callable[[int], Workload] | None = getattr(self.base, "with_lengths_of", None)
+        return self.base if relisted is None else relisted(seed)
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        known: Callable[[int], Sequence[int]] | None = getattr(self.base, "shared_prefixes", None)
+        return () if known is None else known(seed)
+
+    @property
+    def offsets_ns(self) -> Sequence[int]:
+        return getattr(self.base, "offsets_ns", ())
+
+    @property
+    def unit(self) -> Unit:
+        both = hasattr(self.base, "shapes") and hasattr(self.base, "shared_tokens")
+        return "session" if both else "request"
+
+    def shapes(self, seed: int) -> Iterator[Session]:
+        return self.base.shapes(seed) if self.unit == "session" else iter(())  # type: ignore[attr-defined]
+
+    @property
+    def shared_tokens(self) -> int:
+        return getattr(self.base, "shared_tokens", 0)
+
+    @property
+    def answers(self) -> Answers:
+        told = getattr(self.base, "answers", None)
+        return told if told in ANSWERS else "recorded"
+
+    @property
+    def rewords_sessions(self) -> bool:
+        return self.unit == "session" and hasattr(self.base, "reworded")
+
+    def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
+        return self.base.reworded(numbers, seed, words_seed)  # type: ignore[attr-defined, no-any-return]
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        """The first ``count`` requests. Raises SuiteError for one that says of itself what cannot be: digest,
+        length and sharing are those of its ids, and at most endpoints its text is sent."""
+        found = self.base.requests(count, seed)
+        heads: dict[int, Sequence[int]] = {}
+        for request in found:
+            wrong = _contradiction(request, heads)
+            if wrong is not None:
+                raise SuiteError(
+                    f"request {request.index} {wrong}",
+                    where=self.where,
+                    remedy="give ids or a text, with input_tokens and shared_prefix_tokens counted of it",
+                )
+        return found
+
+    def stream(self, seed: int) -> Iterator[PlannedRequest]:
+        return self._stream(seed)  # whether its seeds are numbers is for the user to say
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        """Its sequence is drawn again in doubling lengths."""
+        given, length = 0, 64
+        while more := self.requests(length, seed)[given:]:
+            yield from more
+            given, length = given + len(more), length * 2
+
+    def specification(self) -> Mapping[str, Any]:
+        return self.base.specification()
 
 
 _MOST_PER_CHARACTER, _SPECIAL_TOKENS = 4, 16
@@ -309,9 +442,9 @@ def _spells(ids: Sequence[int], text: str) -> bool:
 
 
 def single_requests(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
-    """:func:`stream_of` a workload that is made into another one. Turns of sessions become single requests,
-    since what is changed about them is not what their session was made of."""
-    for request in stream_of(workload, seed):
+    """The stream of a workload that is made into another one. Turns of sessions become single requests, since
+    what is changed about them is not what their session was made of."""
+    for request in streamed(workload).stream(seed):
         yield request if request.turn is None else replace(request, turn=None, messages=None)
 
 

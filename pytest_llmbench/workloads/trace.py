@@ -66,8 +66,6 @@ class TraceWorkload(StreamedWorkload):
 
     @property
     def offsets_ns(self) -> tuple[int, ...]:
-        """Arrival instants of the entries in nanoseconds, for :class:`~pytest_llmbench.model.plan.OpenLoop`;
-        empty if the trace has none."""
         if not self.timed:
             return ()
         return tuple(round(entry.offset_ms * 1_000_000) for entry in self.entries)

@@ -34,8 +34,8 @@ from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.dataset import NOT_STORED, DatasetIdentity, observed_lengths, texts_digest
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, starting_with_a_word, word_ids
-from pytest_llmbench.workloads.sessions import MOST_TURNS, answers_mistakes, live_turn
-from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.sessions import MOST_TURNS, OwnSessions, answers_mistakes, live_turn
+from pytest_llmbench.workloads.stream import BulkRandom, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, name_mistakes
 from pytest_llmbench.workloads.trace import (
     LONGEST_MS,
@@ -103,7 +103,7 @@ class _Beginning(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TraceSessionWorkload(StreamedWorkload):
+class TraceSessionWorkload(OwnSessions):
     """The sessions of a trace, in its order. The workload starts over after the last session, with other
     words.
 
@@ -169,8 +169,6 @@ class TraceSessionWorkload(StreamedWorkload):
 
     @property
     def offsets_ns(self) -> tuple[int, ...]:
-        """Instants at which sessions start in nanoseconds, for
-        :class:`~pytest_llmbench.OpenLoop`; empty if the trace has none."""
         if not self.timed:
             return ()
         return tuple(round(session.offset_ms * _NS_PER_MS) for session in self.sessions)
@@ -180,11 +178,6 @@ class TraceSessionWorkload(StreamedWorkload):
         """Whether another seed gives other prompts; False with messages, which are always the same."""
         return not self.messages_sha256
 
-    @property
-    def shared_tokens(self) -> int:
-        """Length of a common beginning of all prompts: 0, as far as the trace says."""
-        return 0
-
     def shapes(self, seed: int) -> Iterator[Session]:
         """The sessions without their content, endless. A turn whose prompt is not that of the turn before it
         with the answers and something new is a reset to its whole prompt."""
@@ -192,14 +185,8 @@ class TraceSessionWorkload(StreamedWorkload):
         return told if self.cuts is None else _cut_shapes(told, self.cuts.times_ns(seed))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        return self._cut(_in_order(self, seed)._worded(seed), seed)
-
-    def _cut(self, requests: Iterator[PlannedRequest], seed: int) -> Iterator[PlannedRequest]:
-        """The requests with the times after which the users of that seed cut them."""
-        if self.cuts is None:
-            return requests
-        pairs = zip(requests, self.cuts.times_ns(seed), strict=False)
-        return (each if ns is None else replace(each, cut_after_ns=ns) for each, ns in pairs)
+        requests = _in_order(self, seed)._worded(seed)
+        return requests if self.cuts is None else self.cuts.applied(requests, seed)
 
     def _worded(self, seed: int) -> Iterator[PlannedRequest]:
         """The sessions in the order of this workload, without end, in the words of a seed."""
@@ -236,7 +223,7 @@ class TraceSessionWorkload(StreamedWorkload):
         places = {number: place for place, number in enumerate(numbers)}
         index = 0
         worded = _in_other_words(_in_order(self, seed), words_seed)._worded(words_seed)
-        for request in self._cut(worded, seed):
+        for request in worded if self.cuts is None else self.cuts.applied(worded, seed):
             turn = request.turn
             if turn is None or turn.session > numbers[-1]:
                 return

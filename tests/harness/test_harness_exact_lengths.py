@@ -19,9 +19,10 @@ from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.workloads.adapted import WithFixedOutput, lengths_seed_of, with_lengths_of
+from pytest_llmbench.workloads.adapted import WithFixedOutput, with_lengths_of
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 BASE = SyntheticWorkload("mine", Uniform(30, 60), Fixed(4))
@@ -78,7 +79,7 @@ def test_bound_to_a_server_every_prompt_has_its_length() -> None:
 def test_lengths_of_a_list_have_texts_of_their_own() -> None:
     count, _ = counter()
     listed = with_lengths_of(bound(ExactLengths(BASE), count), 7)
-    assert lengths_seed_of(listed) == 7
+    assert streamed(listed).lengths_seed == 7
     one, other = listed.requests(8, 1), listed.requests(8, 2)
     lengths = [request.input_tokens for request in BASE.requests(8, 7)]
     for drawn in (one, other):

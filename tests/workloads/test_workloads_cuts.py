@@ -15,7 +15,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.harness.workloads.files import read_workload_file
-from pytest_llmbench.model.request import OfSessions, PlannedRequest, Workload
+from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.workloads.adapted import Cuts, Salted, WithCuts, WithFixedOutput
 from pytest_llmbench.workloads.catalogue import with_cuts, workload
@@ -23,6 +23,7 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import sequence_json
 from pytest_llmbench.workloads.sessions import ProbeSessions, SessionWorkload
+from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
@@ -167,7 +168,8 @@ def test_a_mixture_has_the_cuts_of_its_parts() -> None:
 def test_turns_are_cut_and_probes_of_a_session_as_it_is() -> None:
     made = workload({"sessions": {**CHAT, "cut_share": 0.3, "cut_after_s": 0.5}})
     assert isinstance(made, SessionWorkload)
-    assert isinstance(made, OfSessions)
+    made = streamed(made)
+    assert made.unit == "session"
     plain = replace(made, cuts=None)
     requests = made.requests(80, 7)
     assert times(requests).count(500 * MS) == 24

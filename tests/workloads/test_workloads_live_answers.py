@@ -13,7 +13,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray, ToolCall
-from pytest_llmbench.model.request import LIVE_ANSWERS, PlannedRequest, Turn, answers_of, prompt_lengths
+from pytest_llmbench.model.request import LIVE_ANSWERS, PlannedRequest, Turn, prompt_lengths
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import WithFixedOutput
@@ -22,6 +22,7 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import check_specification
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload
+from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.trace_sessions import (
     TracedSession,
     TracedTurn,
@@ -212,9 +213,9 @@ def test_traces_that_cannot_have_live_answers() -> None:
 
 def test_a_word_for_it(tmp_path: Path) -> None:
     made = make_workload("session:chat", answers="live")
-    assert (answers_of(made), made.name) == ("live", "session:chat")
-    assert answers_of(make_workload("session:chat")) == answers_of(None) == "recorded"
-    assert answers_of(make_workload(made, answers="live-compared")) == "live-compared"
+    assert (streamed(made).answers, made.name) == ("live", "session:chat")
+    assert streamed(make_workload("session:chat")).answers == streamed(None).answers == "recorded"
+    assert streamed(make_workload(made, answers="live-compared")).answers == "live-compared"
     with pytest.raises(SuiteError, match="answers applies to sessions"):
         make_workload("synthetic-uniform", answers="live")
     with pytest.raises(SuiteError, match=r"answers is 'alive': give one of recorded, live, live-compared"):
@@ -233,7 +234,7 @@ def test_a_word_for_it(tmp_path: Path) -> None:
     path = tmp_path / "workloads.toml"
     path.write_text(f"{table}sessions = true\nmessages = true\n", "utf-8")
     read = read_workload_file(path)["talks"]
-    assert answers_of(read) == "live"
+    assert streamed(read).answers == "live"
     assert [place(each).reads for each in read.requests(2, 1)] == [(), (1,)]
     path.write_text(table, "utf-8")
     with pytest.raises(SuiteError, match="answers are for sessions: add sessions = true"):

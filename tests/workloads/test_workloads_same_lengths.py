@@ -12,10 +12,8 @@ from pytest_llmbench.workloads.adapted import (
     Salted,
     SameLengths,
     SharedPrefix,
-    SharesPrefixes,
     WithCuts,
     WithFixedOutput,
-    lengths_seed_of,
     with_lengths_of,
 )
 from pytest_llmbench.workloads.catalogue import mixed, reference_variant, workload
@@ -23,6 +21,7 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, 
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.mixture import ClassMix
+from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 LIST, MONDAY, TUESDAY = 7, 8, 9
@@ -72,8 +71,7 @@ def test_lengths_are_those_of_the_list_and_words_of_the_load(base: Workload) -> 
 def test_a_prefix_is_shared_as_before_by_requests_of_the_load_alone() -> None:
     base = SharedPrefix("prefixed", OF_FEW_IDS, Uniform(10, 30), 0.5, prefixes=3)
     listed = with_lengths_of(base, LIST)
-    assert isinstance(listed, SharesPrefixes)
-    assert listed.shared_prefixes(MONDAY) == base.shared_prefixes(LIST)
+    assert streamed(listed).shared_prefixes(MONDAY) == base.shared_prefixes(LIST)
     heads: dict[int, set[tuple[int, ...]]] = {}
     for request in listed.requests(80, MONDAY):
         if request.prefix_id is not None:
@@ -98,8 +96,8 @@ def test_it_keeps_name_and_standing_and_declares_the_change() -> None:
     assert (listed.name, listed.standard) == ("synthetic-uniform", True)
     (change,) = listed.specification()["deviations"]
     assert (change["what"], change["lengths_seed"]) == ("words", LIST)
-    assert lengths_seed_of(listed) == LIST
-    assert lengths_seed_of(SYNTHETIC_UNIFORM) is None
+    assert streamed(listed).lengths_seed == LIST
+    assert streamed(SYNTHETIC_UNIFORM).lengths_seed is None
 
 
 @pytest.mark.parametrize(

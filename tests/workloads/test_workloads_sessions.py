@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.request import OfSessions, PlannedRequest, Session, SessionTurn
+from pytest_llmbench.model.request import PlannedRequest, Session, SessionTurn
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform, check_specification
@@ -16,7 +16,6 @@ from pytest_llmbench.workloads.readable import readable_ids
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
 from pytest_llmbench.workloads.sessions import (
     ProbeSessions,
-    RewordsSessions,
     SessionWorkload,
     requests_of,
     turns_of,
@@ -162,16 +161,16 @@ def test_a_workload_that_is_made_of_one_of_sessions_is_of_single_requests() -> N
     """What is changed about a turn is not what the identity of its session is made of."""
     mixed = Mixture("mixed", (Part("talk", WORKLOAD, 0.5), Part("again", WORKLOAD, 0.5)))
     for made in (Salted(WORKLOAD, "one"), WithFixedOutput(WORKLOAD, 5), mixed):
-        assert not isinstance(made, OfSessions)
+        assert made.unit == "request"
         assert {request.turn for request in made.requests(8, 3)} == {None}
     salted = [sequence_sha256(Salted(WORKLOAD, salt).requests(8, 3)) for salt in ("one", "two")]
     assert salted[0] != salted[1]
 
 
 def test_probes_have_the_shapes_of_some_sessions_and_words_of_their_own() -> None:
-    assert isinstance(WORKLOAD, RewordsSessions)
+    assert WORKLOAD.rewords_sessions
     probes = ProbeSessions(WORKLOAD, 3, (1, 4, 5))
-    assert isinstance(probes, OfSessions)
+    assert probes.unit == "session"
     assert check_specification(probes) == []
     shapes = list(islice(WORKLOAD.shapes(3), 6))
     assert list(probes.shapes(9)) == [shapes[1], shapes[4], shapes[5]]

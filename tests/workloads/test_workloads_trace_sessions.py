@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.request import OfSessions, PlannedRequest, Turn, prompt_lengths
+from pytest_llmbench.model.request import PlannedRequest, Turn, prompt_lengths
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import realised_sharing
 from pytest_llmbench.workloads.catalogue import workload
@@ -134,7 +134,7 @@ def test_the_identity_of_a_turn_is_its_place_and_what_is_new_in_it() -> None:
 
 def test_shapes_have_the_lengths_of_the_prompts() -> None:
     workload = made()
-    assert isinstance(workload, OfSessions)
+    assert workload.unit == "session"
     shapes = list(islice(workload.shapes(5), 6))
     assert shapes[:3] == shapes[3:]
     for shape, session in zip(shapes, SESSIONS, strict=False):

@@ -29,7 +29,7 @@ from pytest_llmbench.model.reply_checks import FINGERPRINT, SAID, ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.stats.ratios import exact_share_interval
 from pytest_llmbench.workloads.adapted import Salted, with_lengths_of
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, rewording_of, single_requests
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, single_requests, streamed
 
 NEW: Final = "new"
 REPEATED: Final = "repeated"
@@ -316,7 +316,7 @@ class AuditPrompts(StreamedWorkload):
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         published = list(islice(single_requests(self.base, self.published_seed), self.count))
-        if rewording_of(self.base) is None:
+        if streamed(self.base).rewording() is None:
             salted = Salted(self.base, f"audit {self.words_seed}")
             new = list(islice(salted.stream(self.published_seed), self.count))
         else:

@@ -35,11 +35,11 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.request import OfSessions
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import named
 from pytest_llmbench.workloads.adapted import Salted
+from pytest_llmbench.workloads.stream import streamed
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
@@ -358,7 +358,8 @@ def without_shared_cache(
     specification = arms[0].setting.workload.specification()
     shares = specification.get("prefix_sharing", {}).get("fraction", 0) != 0
     exact = specification.get("input_length", {}).get("exact") is True
-    sessions = isinstance(arms[0].setting.workload, OfSessions)  # whose turns begin with those before them
+    # The turns of sessions begin with those before them.
+    sessions = streamed(arms[0].setting.workload).unit == "session"
     whys = {"is of sessions": sessions, "shares prefixes": shares, "has prompts of exact lengths": exact}
     why = next((why for why, holds in whys.items() if holds), None)
     if why is not None:

@@ -33,7 +33,7 @@ from pytest_llmbench.model.judgement import Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.request import Workload, answers_of
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.host import environment
 from pytest_llmbench.stats.runs import FloatArray
@@ -41,6 +41,7 @@ from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.objects import plain_object
 from pytest_llmbench.store.schema import OutputLengths
 from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.stream import streamed
 
 WAIVED = "waived"
 LENGTHS: Final = "lengths"
@@ -176,7 +177,7 @@ def refuse_mismatch(match: Match, where: str) -> None:
 def refuse_live_answers(asked: Workload, where: str) -> None:
     """Raise SuiteError if systems would be compared on histories that each of them wrote itself, unless the
     workload asks for that."""
-    if answers_of(asked) == "live":
+    if streamed(asked).answers == "live":
         raise SuiteError(
             f"workload {asked.name!r} has live answers, so the two sides would not read the same prompts",
             where=where,

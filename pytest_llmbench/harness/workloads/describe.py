@@ -31,7 +31,7 @@ from pytest_llmbench.store.traces.request import Trace, TraceRequest
 from pytest_llmbench.store.traces.sources import UNIT_MS, Meaning
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.profiles import PREFIX, told_of
-from pytest_llmbench.workloads.stream import stream_of
+from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.trace import TraceWorkload, shared_blocks
 from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
 
@@ -148,7 +148,7 @@ def shape_of_workload(workload: Workload, title: str, count: int, seed: int) -> 
     seen: set[int | None] = set()
     lengths = [
         (request.input_tokens, request.max_tokens, _shared(request, seen, known=trace))
-        for request in islice(stream_of(workload, seed), count)
+        for request in islice(streamed(workload).stream(seed), count)
     ]
     arrivals = _arrivals([offset / 1e9 for offset in offsets])
     return _shape(f"{title}{workload.name} (drawn with seed {seed})", lengths, arrivals=arrivals)
@@ -156,7 +156,7 @@ def shape_of_workload(workload: Workload, title: str, count: int, seed: int) -> 
 
 def _shape_of_sessions(workload: TraceSessionWorkload, title: str) -> Shape:
     every = [turn for session in workload.sessions for turn in session.turns]
-    requests = islice(stream_of(workload, 0), len(every))
+    requests = islice(streamed(workload).stream(0), len(every))
     return _shape(
         f"{title}{workload.name} (sessions of a trace)",
         [

@@ -16,9 +16,9 @@ import numpy as np
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.tokens import reference_tokenizer
-from pytest_llmbench.workloads.adapted import highest_id, lengths_seed_of, with_lengths_of
+from pytest_llmbench.workloads.adapted import highest_id, with_lengths_of
 from pytest_llmbench.workloads.readable import as_ids, exact_prompt, readable_ids, reordered
-from pytest_llmbench.workloads.stream import BulkRandom, derived_seed, draws_anew
+from pytest_llmbench.workloads.stream import BulkRandom, derived_seed, streamed
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.token_count import ServerTokenCount
@@ -139,7 +139,7 @@ class ExactLengths:
 
     @property
     def draws_anew(self) -> bool:
-        return draws_anew(self.base)
+        return streamed(self.base).draws_anew
 
     @property
     def shows_prompts(self) -> bool:
@@ -148,7 +148,7 @@ class ExactLengths:
 
     @property
     def lengths_seed(self) -> int | None:
-        return lengths_seed_of(self.base)
+        return streamed(self.base).lengths_seed
 
     def with_lengths_of(self, seed: int) -> ExactLengths:
         """The workload with the lengths that its base draws with ``seed``; its texts have a seed anyway."""

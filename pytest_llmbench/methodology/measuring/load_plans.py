@@ -22,8 +22,8 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import lengths_seed_of, with_lengths_of
-from pytest_llmbench.workloads.stream import part_seed
+from pytest_llmbench.workloads.adapted import with_lengths_of
+from pytest_llmbench.workloads.stream import part_seed, streamed
 
 _DIGITS = 8
 _NOT_DRAWN_BY = {"input_length": ("tokenizer", "exact")}
@@ -77,7 +77,7 @@ def with_lengths(setting: Setting, kind: str, **asked: Any) -> Setting:
     sends), so it is the same in all sessions and arms of this seed, while the words are those of the part.
     Unchanged where the workload has no other words (:func:`with_lengths_of`) or has its list already.
     """
-    if setting.lengths == "drawn" or lengths_seed_of(setting.workload) is not None:
+    if setting.lengths == "drawn" or streamed(setting.workload).lengths_seed is not None:
         return setting
     listed = part_of(replace(setting, salt=""), setting.workload, kind, **asked)
     return replace(setting, workload=with_lengths_of(setting.workload, listed.seed))
@@ -173,7 +173,7 @@ class RequestSlice:
 
     def _arrivals(self, setting: Setting) -> int:
         """The seed of the arrivals, as :attr:`LoadPlan.schedule_seed` has it."""
-        listed = lengths_seed_of(self.workload)
+        listed = streamed(self.workload).lengths_seed
         return arrival_seed(self.seed(setting) if listed is None else listed)
 
     def sent(self, seen: Observation) -> Observation:
@@ -189,7 +189,7 @@ class RequestSlice:
             label,
             load,
             workload=self.workload,
-            lengths_seed=lengths_seed_of(self.workload),
+            lengths_seed=streamed(self.workload).lengths_seed,
             first=self.first,
             variant=self.variant,
             **amount,

@@ -58,8 +58,7 @@ from pytest_llmbench.model.plan import JUDGED, LoadPlan, Quantity
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
 from pytest_llmbench.stats.batching import as_lasting
-from pytest_llmbench.workloads.adapted import lengths_seed_of
-from pytest_llmbench.workloads.stream import draws_anew
+from pytest_llmbench.workloads.stream import streamed
 
 if TYPE_CHECKING:
     from pytest_llmbench.model.plan import Stage
@@ -189,8 +188,8 @@ def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:
 def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
     """How often a load may be sent. Once for a trace that would repeat its prompts while a prefix cache may
     be on: a trace is sent from its beginning, and the cache may have kept prompts that no seed changes."""
-    again = not draws_anew(setting.workload) and setting.facts.value(SUTFact.PREFIX_CACHING) != "disabled"
-    if parameters.load.is_trace and again:
+    may_be_cached = setting.facts.value(SUTFact.PREFIX_CACHING) != "disabled"
+    if parameters.load.is_trace and may_be_cached and not streamed(setting.workload).draws_anew:
         return 1
     return 1 + setting.remeasure
 
@@ -225,7 +224,7 @@ def may_be_one(parameters: TestParameters, setting: Setting) -> bool:
 def _plan(
     parameters: AdaptiveParameters, setting: Setting, run: int, first: int, attempt: int = 1
 ) -> LoadPlan:
-    runs, listed = run_count(parameters, setting), lengths_seed_of(setting.workload)
+    runs, listed = run_count(parameters, setting), streamed(setting.workload).lengths_seed
     if listed is not None:  # a run that is measured again has its lengths again, with other words
         first = 0 if setting.lengths == "repeated" else run * request_count(parameters, setting)
     if parameters.stages:  # each run begins with the first of them
@@ -255,7 +254,7 @@ def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: i
     cannot go on, so it is drawn anew for each attempt; and so are the words of a list of lengths, for each
     run too that has the same ones."""
     asked = _asked(parameters, setting)
-    if lengths_seed_of(setting.workload) is not None or parameters.stages:
+    if streamed(setting.workload).lengths_seed is not None or parameters.stages:
         again = {"attempt": attempt} if attempt > 1 else {}
         asked |= again | ({"run": run} if setting.lengths == "repeated" else {})
     elif parameters.load.is_trace:

@@ -18,9 +18,9 @@ from pytest_llmbench.model.request import (
     Session,
     TurnClass,
     Workload,
-    answers_of,
     session_mistakes,
 )
+from pytest_llmbench.workloads.stream import streamed
 
 _TOO_LONG_SHOWN = 3
 
@@ -96,7 +96,7 @@ def no_history(plans: Sequence[LoadPlan]) -> list[str]:
 def live_answers(workload: Workload, compared: str) -> list[str]:
     """Mistakes: states of one test compared on histories that the server wrote anew in each of them, unless
     the workload asks for that."""
-    if answers_of(workload) != "live":
+    if streamed(workload).answers != "live":
         return []
     return [
         f"workload {workload.name!r} has live answers, so {compared} would not read the same: leave "

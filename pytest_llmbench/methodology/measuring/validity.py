@@ -56,9 +56,9 @@ from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observat
 from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
-from pytest_llmbench.model.request import answers_of
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.workloads.stream import streamed
 
 LOOP_LAG_WARNING_MS = 10.0
 WAITED_SHARE = 0.1
@@ -291,7 +291,7 @@ def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
     """The finding on answers in the history, by the server's count of how much prompts grow from turn to
     turn: less where answers are left out of what the model reads. None where it counts no prompts of
     sessions."""
-    live = any(answers_of(run.plan.workload) != "recorded" for run in seen)
+    live = any(streamed(run.plan.workload).answers != "recorded" for run in seen)
     loads = of_sessions(seen)
     if not loads:
         return None

@@ -36,10 +36,11 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.model.request import OfSessions, Session, Workload, answers_of
+from pytest_llmbench.model.request import OfSessions, Session, Workload
 from pytest_llmbench.model.result import PROBE, VoidLoad
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
+from pytest_llmbench.workloads.sessions import ProbeSessions, turns_of
+from pytest_llmbench.workloads.stream import streamed
 
 PROBES = 40
 """Default number of probes of a run with a limit on the slowdown. With 40 independent pairs the interval of
@@ -74,12 +75,12 @@ Alone = Mapping[int, Probed]
 
 def not_probed(workload: Workload) -> list[str]:
     """Why sessions of a workload cannot be probed alone; empty where they can."""
-    if answers_of(workload) != "recorded":
+    if streamed(workload).answers != "recorded":
         return [
             "a slowdown compares each job with itself, but live answers change its prompts each time: leave "
             "out its limit and probe_sessions, or use recorded answers"
         ]
-    if not isinstance(workload, RewordsSessions):
+    if not streamed(workload).rewords_sessions:
         return [
             "the slowdown needs a workload with a method reworded, which gives its sessions other words; "
             f"{workload.name!r} has none"
@@ -94,11 +95,8 @@ def probe_numbers(probes: int, sessions: int) -> tuple[int, ...]:
 
 
 def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt: int = 1) -> LoadPlan:
-    """The plan of the probes for the sessions ``numbers`` of ``load``, whose workload has to be one of
-    RewordsSessions."""
-    base = load.workload
-    assert isinstance(base, RewordsSessions)
-    workload = ProbeSessions(base, load.seed, tuple(numbers))
+    """The plan of the probes for the sessions ``numbers`` of ``load``, whose workload rewords sessions."""
+    workload = ProbeSessions(streamed(load.workload), load.seed, tuple(numbers))
     part = part_of(setting, workload, "session probes", attempt=attempt)
     turns, one = turns_of(workload, len(numbers), part.seed), ClosedLoop(1, of_sessions=True)
     label = f"{len(numbers)} sessions alone"

@@ -77,7 +77,7 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.workloads.adapted import lengths_seed_of
+from pytest_llmbench.workloads.stream import streamed
 
 NAMES = {
     "baseline": "Baseline",
@@ -296,7 +296,7 @@ def search_requests(parameters: Parameters, setting: Setting, sequence: RequestS
 
 def _has_own_words(setting: Setting) -> bool:
     """Whether each configuration is sent words of its own."""
-    return lengths_seed_of(setting.workload) is not None
+    return streamed(setting.workload).lengths_seed is not None
 
 
 def _asked(parameters: Parameters) -> dict[str, Any]:

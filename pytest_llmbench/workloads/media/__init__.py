@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,9 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.messages import SUFFIXES, Modality, Piece, modalities_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.workloads.adapted import SharesPrefixes, seconds_law
+from pytest_llmbench.workloads.adapted import Adapted, seconds_law
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
-from pytest_llmbench.workloads.stream import (
-    BulkRandom,
-    Rewording,
-    StreamedWorkload,
-    derived_seed,
-    draws_anew,
-    rewording_of,
-    single_requests,
-)
+from pytest_llmbench.workloads.stream import BulkRandom, derived_seed, single_requests
 
 _KEYS: Mapping[Modality, frozenset[str]] = {
     "image": frozenset({"count", "width", "height", "files", "repeated"}),
@@ -141,7 +133,7 @@ def _files(modality: Modality, given: Any) -> tuple[tuple[str, ...], list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class WithMedia(StreamedWorkload):
+class WithMedia(Adapted):
     """The base workload with pieces beside its prompts, drawn from generators of their own.
 
     A request without a class of its own is of the class of its modalities, ``image``, ``audio+image`` or
@@ -164,17 +156,6 @@ class WithMedia(StreamedWorkload):
     def name(self) -> str:
         return f"{self.base.name} (with {', '.join(f'{law.modality}s' for law in self.laws)})"
 
-    def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Lengths of the shared prefixes, which are those of the base."""
-        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
-
-    @property
-    def draws_anew(self) -> bool:
-        return draws_anew(self.base)
-
-    def rewording(self) -> Rewording | None:
-        return rewording_of(self.base)
-
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         drawn = zip(*(law.pieces(seed) for law in self.laws), strict=True)
         for request, groups in zip(single_requests(self.base, seed), drawn, strict=False):
@@ -188,10 +169,6 @@ class WithMedia(StreamedWorkload):
             yield replace(request, media=pieces, class_label=label)
 
     def specification(self) -> Mapping[str, Any]:
-        base = dict(self.base.specification())
         media = {law.modality: law.specification() for law in self.laws}
-        change = {
-            "what": "media",
-            "rule": f"prompts with {', '.join(f'{law.modality}s' for law in self.laws)}",
-        }
-        return base | {"media": media, "deviations": [*base.get("deviations", ()), change]}
+        rule = f"prompts with {', '.join(f'{law.modality}s' for law in self.laws)}"
+        return self.declared({"what": "media", "rule": rule}, media=media)

@@ -27,7 +27,7 @@ from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.request import OfSessions, PlannedRequest, prompt_lengths
+from pytest_llmbench.model.request import PlannedRequest, prompt_lengths
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.mixture import Mixture, SessionMix
@@ -226,7 +226,7 @@ def test_sessions_that_do_not_fit_the_model_are_refused_before_anything_is_sent(
 def test_a_mix_of_sessions_draws_whole_sessions_and_its_shapes_are_those_of_its_requests() -> None:
     mix = workload(MIX)
     assert isinstance(mix, SessionMix)
-    assert isinstance(mix, OfSessions)
+    assert mix.unit == "session"
     requests = mix.requests(400, 3)
     assert [request.index for request in requests] == list(range(400))
     shapes = [

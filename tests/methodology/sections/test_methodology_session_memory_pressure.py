@@ -31,9 +31,10 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import OUTCOMES
-from pytest_llmbench.model.request import PlannedRequest, answers_of
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.stream import streamed
 
 TALK: Any = {"sessions": {"turns": 3, "input_tokens": 20, "output_tokens": 40, "pause_s": 0.1}}
 ALLOWED = {"overload_allowed": True}
@@ -422,7 +423,7 @@ def test_states_of_one_test_are_not_compared_on_live_answers() -> None:
 
 def test_the_answers_of_a_mix_are_the_strictest_of_its_parts() -> None:
     def of(*parts: Any) -> str:
-        return answers_of(workload({f"part {n}": (each, 0.5) for n, each in enumerate(parts)}))
+        return streamed(workload({f"part {n}": (each, 0.5) for n, each in enumerate(parts)})).answers
 
     assert of(TALK, TALK) == "recorded"
     assert of(TALK, live("live-compared")) == "live-compared"
