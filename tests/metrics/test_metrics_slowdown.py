@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pytest_llmbench.methodology.search.session_search import PROBES, probe_numbers
+from pytest_llmbench.methodology.search.session_probes import PROBES, probe_numbers
 from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.metrics.session_figures import Jobs, Slowdowns, slowdown_metrics, slowdowns
 from pytest_llmbench.stats.runs import FloatArray

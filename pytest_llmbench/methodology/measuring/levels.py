@@ -14,22 +14,40 @@ over a step of at least 10 % in concurrency is saturation too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_law
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import latency, throughput
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE, Queue, completion_balance, queue_of, steadiness
 from pytest_llmbench.metrics.throughput import Window, level_window, submitted_inside
 from pytest_llmbench.model.draft import TAIL_FACTOR
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import SUTFact
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import (
+    USUAL,
+    OfSessions,
+    Session,
+    TurnClass,
+    Workload,
+    session_mistakes,
+)
 from pytest_llmbench.model.result import Level
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.workloads.stream import streamed
 
 _SLICES = 10
 FAMILIES = ("ttft", "tpot", "e2e")
+_TOO_LONG_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -57,13 +75,9 @@ class Seen:
         return replace(self, level=replace(self.level, **changes))  # type: ignore[arg-type]
 
 
-def level_metrics(window: Window, *, seed: int) -> dict[str, Estimate]:
-    """Latency distributions, rates and completion rate of a level, under plain names."""
-    return run_metrics([window], seed=seed)
-
-
 def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
-    """The metrics of one level over several runs of it."""
+    """Latency distributions, rates and completion rate of one level over several runs of it, under plain
+    names."""
     inside = [submitted_inside(window) for window in windows]
     every = [window.records for window in windows]
     return latency.distributions(FAMILIES, inside, among=every) | {
@@ -83,12 +97,10 @@ def level_of(
     **more: object,
 ) -> Seen:
     """The level; ``more`` are further fields of :class:`Level` (``role``, ``percent_of_capacity`` …)."""
-    window, counts, load = (
-        level_window(seen, str(more.get("role", ""))),
-        seen.records.counts(),
-        seen.plan.load,
-    )
-    metrics, queue = level_metrics(window, seed=seed), queue_of(seen, window)
+    window = level_window(seen, str(more.get("role", "")))
+    counts, load = seen.records.counts(), seen.plan.load
+    metrics, queue = run_metrics([window], seed=seed), queue_of(seen, window)
+    growing = None if queue is None else queue.growth.growing
     overloads = overload(seen, window, queue)
     why = (*overloads, *long_tail(metrics["ttft.p99"], reference or Reference()))
     per_slice = throughput.output_tokens_per_slice(window, _SLICES)
@@ -108,9 +120,10 @@ def level_of(
         variant=seen.plan.variant,
         in_flight_means=() if queue is None else queue.growth.means,
         queue_source="" if queue is None else queue.source,
-        queue_growing=None if queue is None else queue.growth.growing,
+        queue_growing=growing,
         throughput_slices=slices,
-        steady=_steady(window, queue),
+        # In steady state (section 5.2.3.2) no queue grows, and the throughput is level across the window.
+        steady=False if growing else None if (steady := steadiness(window)) is None else steady.level,
         saturated=bool(why),
         overloaded=bool(overloads),
         saturation_reasons=why,
@@ -120,23 +133,13 @@ def level_of(
     return Seen(replace(level, **more), seen)  # type: ignore[arg-type]
 
 
-def _steady(window: Window, queue: Queue | None) -> bool | None:
-    """Whether the level is in steady state (section 5.2.3.2): queue not growing, throughput level across the
-    window. None where that is not known."""
-    if queue is not None and queue.growth.growing:
-        return False
-    found = steadiness(window)
-    return None if found is None else found.level
-
-
 def qualified(metrics: Mapping[str, Estimate], qualifier: str) -> dict[str, Estimate]:
     """The estimates of ``metrics`` under the names ``family[qualifier].statistic``."""
-    return {_with_qualifier(name, qualifier): estimate for name, estimate in metrics.items()}
-
-
-def _with_qualifier(name: str, qualifier: str) -> str:
-    family, dot, statistic = name.partition(".")
-    return f"{family}[{qualifier}]{dot}{statistic}"
+    split = {name: name.partition(".") for name in metrics}
+    return {
+        f"{family}[{qualifier}]{dot}{statistic}": metrics[name]
+        for name, (family, dot, statistic) in split.items()
+    }
 
 
 def numbered(levels: Sequence[Seen]) -> tuple[Level, ...]:
@@ -178,14 +181,17 @@ class Reference:
         return cls(p50, True, None)
 
 
+def queue_grows(queue: Queue | None) -> tuple[str, ...]:
+    """The reason, in words, if the queue grows."""
+    if queue is None or not queue.growth.growing:
+        return ()
+    first, last = queue.growth.means[0], queue.growth.means[-1]
+    return (f"the queue grows: {queue.source} {first:.1f} in the first fifth, {last:.1f} in the last",)
+
+
 def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[str, ...]:
     """Why the level gets more work than it completes, by the first two rules; empty where it keeps up."""
-    found = []
-    if queue is not None and queue.growth.growing:
-        first, last = queue.growth.means[0], queue.growth.means[-1]
-        found.append(
-            f"the queue grows: {queue.source} {first:.1f} in the first fifth, {last:.1f} in the last"
-        )
+    found = list(queue_grows(queue))
     if seen.plan.load.request_rate is not None:
         balance = completion_balance(seen.records, window)
         if balance is not None and balance.short:
@@ -229,3 +235,103 @@ def gain_is_spent(lower: Level, higher: Level) -> str | None:
 def _point(level: Level, name: str) -> float | None:
     estimate = level.metrics.get(name)
     return None if estimate is None else estimate.point
+
+
+def session_load(
+    rate: float | None, sessions: int | None, arrival: str | None, burstiness: float | None
+) -> Load:
+    """An open loop of ``rate`` session starts per second; without a rate so many ``sessions`` at once, 8 by
+    default."""
+    if rate is None:
+        return ClosedLoop(sessions or DEFAULT_CONCURRENCY, of_sessions=True)
+    return OpenLoop(rate, *arrival_law(arrival, burstiness), of_sessions=True)
+
+
+def turn_classes(
+    asked: Iterable[int | str], slo: Sequence[Objective], usual: Sequence[TurnClass] = USUAL
+) -> tuple[TurnClass, ...]:
+    """The classes of turns that get metrics: ``usual``, those with limits of their own, those that ``slo``
+    names."""
+    limited = sorted(map(TurnClass.parse, asked))
+    named = (
+        each.metric.partition("[")[2].partition("]")[0] for each in slo if each.metric.startswith("turn_")
+    )
+    return tuple(dict.fromkeys((*usual, *limited, *map(TurnClass.parse, named))))
+
+
+def by_session(seen: Seen) -> Seen:
+    """The level with latency intervals whose unit is the session."""
+    from pytest_llmbench.metrics.session_figures import latencies
+
+    metrics = dict(seen.level.metrics)
+    for family in FAMILIES:
+        metrics |= latencies([seen.inside], family, None)
+    return seen.with_(metrics=metrics, steady=None)
+
+
+def of_sessions(workload: Workload) -> OfSessions:
+    """The workload, which has to be one of sessions. SuiteError for one that a report stands in for, since it
+    does not hold its sessions."""
+    if not isinstance(workload, OfSessions):
+        raise SuiteError(f"the sessions of workload {workload.name!r} are not known here")
+    return workload
+
+
+def session_plan(
+    setting: Setting, kind: str, label: str, load: Load, sessions: int, asked: Mapping[str, Any], **more: Any
+) -> LoadPlan:
+    """A load of that many sessions of the setting's workload, of the part ``kind`` with what it was
+    ``asked`` for (:func:`part_of`). ``more``: further fields of the plan."""
+    from pytest_llmbench.workloads.sessions import turns_of  # few loads are of sessions
+
+    of_sessions(setting.workload)  # a clear error for others
+    part = part_of(setting, setting.workload, kind, **asked)
+    return part.plan(setting, label, load, turns_of(setting.workload, sessions, part.seed), **more)
+
+
+def shapes_of(plan: LoadPlan) -> Iterator[Session]:
+    """The sessions of a load without their content."""
+    turns = 0
+    for session in of_sessions(plan.workload).shapes(plan.seed):
+        if turns >= plan.requests:
+            return
+        turns += len(session.turns)
+        yield session
+
+
+def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
+    """Mistakes: sessions that do not fit the model's context, found before anything is sent."""
+    workload, limit = of_sessions(setting.workload), setting.facts.value(SUTFact.CONTEXT_LIMIT_TOKENS)
+    if not isinstance(limit, int):
+        return []
+    over: list[str] = []
+    for plan in plans:
+        for number, session in enumerate(shapes_of(plan)):
+            told = session_mistakes(session, shared_tokens=workload.shared_tokens, context_tokens=limit)
+            over += [f"session {number}: {mistake}" for mistake in told]
+    if not over:
+        return []
+    more = f" (and {len(over) - _TOO_LONG_SHOWN} more)" if len(over) > _TOO_LONG_SHOWN else ""
+    shown = "; ".join(over[:_TOO_LONG_SHOWN])
+    return [f"a model with a longer context, or a workload with context_tokens={limit}: {shown}{more}"]
+
+
+def no_history(plans: Sequence[LoadPlan]) -> list[str]:
+    """Mistakes: sessions of one turn in a test of what later turns find in the cache."""
+    if any(len(session.turns) > 1 for plan in plans for session in shapes_of(plan)):
+        return []
+    return [
+        f"no session of workload {plans[0].workload.name!r} has a second turn, so there is no history to "
+        "cache: use sessions with several turns"
+    ]
+
+
+def live_answers(workload: Workload, compared: str) -> list[str]:
+    """Mistakes: states of one test compared on histories that the server wrote anew in each of them, unless
+    the workload asks for that."""
+    if streamed(workload).answers != "live":
+        return []
+    return [
+        f"workload {workload.name!r} has live answers, so {compared} would not read the same: leave "
+        'answers="live" out, or say answers="live-compared" to compare nevertheless'
+    ]

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.frame import Report
-from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, by_session, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.measuring.session_levels import by_session
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.fairness import (

@@ -42,66 +42,6 @@ def searched(chooser: Chooser[V], at: Callable[[V], Procedure[bool]]) -> Procedu
         return found
 
 
-class Level(NamedTuple):
-    """One value of a search."""
-
-    plan: Callable[[], LoadPlan]
-    """The load, asked for before each attempt."""
-    see: Callable[[Observation], Seen]
-    """The judged level that a run of it makes."""
-
-
-LevelOf = Callable[[int, Mapping[int, Seen]], Level]
-"""The level of a value; the levels before it are told, by their value."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What a search over whole numbers found."""
-
-    passed: int | None
-    """The highest value that passed; None where none did."""
-    failed: int | None
-    """The lowest value above it that did not; None where the range ended first."""
-    by_value: Mapping[int, Seen]
-    """The levels that count, in the order in which they were run."""
-    runs: tuple[Seen, ...]
-    """All levels that were run, including attempts that this machine spoiled."""
-    notes: tuple[Note, ...]
-
-    @property
-    def levels(self) -> tuple[Seen, ...]:
-        return tuple(self.by_value.values())
-
-    @property
-    def best(self) -> Seen | None:
-        return None if self.passed is None else self.by_value[self.passed]
-
-
-def tried_levels(
-    chooser: Chooser[int],
-    level: LevelOf,
-    remeasure: int,
-    *,
-    needed: bool = False,
-    at_stake: Sequence[Objective] = (),
-) -> Procedure[Tried]:
-    """Run a search over levels that pass or fail. The last three as for
-    :func:`~pytest_llmbench.methodology.remeasured.attempted`."""
-    by_value: dict[int, Seen] = {}
-    runs, notes = list[Seen](), list[Note]()
-
-    def at(value: int) -> Procedure[bool]:
-        attempts = yield from attempted(*level(value, by_value), remeasure, needed=needed, at_stake=at_stake)
-        by_value[value] = attempts.level
-        runs.extend(attempts.runs)
-        notes.extend(attempts.notes)
-        return attempts.level.level.passed is True
-
-    passed, failed = yield from searched(chooser, at)
-    return Tried(passed, failed, by_value, tuple(runs), tuple(notes))
-
-
 def values_tried(chooser: Chooser[V], end: float) -> list[V]:
     """The values that a search tries if all values up to ``end`` hold and no others."""
     tried = [next(chooser)]
@@ -114,10 +54,16 @@ def values_tried(chooser: Chooser[V], end: float) -> list[V]:
 
 def doubling(initial: int, maximum: int, least: int = 1) -> Chooser[int]:
     """Doubling from the initial value, or halving down to ``least`` when that fails, then bisection."""
-    if not (yield initial):
-        passed, failed = yield from _halved(initial, least)
-    else:
-        passed, failed = yield from _doubled(initial, maximum)
+    passed: int | None = None
+    failed: int | None = None
+    value: int | None = initial
+    while value is not None:
+        if (yield value):
+            passed = value
+            value = min(2 * value, maximum) if failed is None and value < maximum else None
+        else:
+            failed = value
+            value = max(value // 2, least) if passed is None and value > least else None
     while passed is not None and failed is not None and failed - passed > max(1.0, GAP_SHARE * passed):
         middle = (passed + failed) // 2
         if (yield middle):
@@ -125,24 +71,6 @@ def doubling(initial: int, maximum: int, least: int = 1) -> Chooser[int]:
         else:
             failed = middle
     return passed, failed
-
-
-def _doubled(value: int, maximum: int) -> Chooser[int]:
-    while value < maximum:
-        higher = min(2 * value, maximum)
-        if not (yield higher):
-            return value, higher
-        value = higher
-    return value, None
-
-
-def _halved(value: int, least: int) -> Chooser[int]:
-    while value > least:
-        lower = max(value // 2, least)
-        if (yield lower):
-            return lower, value
-        value = lower
-    return None, value
 
 
 def between(

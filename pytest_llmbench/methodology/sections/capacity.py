@@ -21,17 +21,18 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.search.capacity_search import (
+from pytest_llmbench.methodology.search.level_search import (
     LEVEL_S,
     SESSIONS_PER_SLOT,
     Criteria,
     RequestLevels,
     SessionLevels,
+    Tried,
     capacity_estimate,
     find_capacity,
     level_plan,
 )
-from pytest_llmbench.methodology.search.probing import Tried, doubling, values_tried
+from pytest_llmbench.methodology.search.probing import doubling, values_tried
 from pytest_llmbench.metrics.balance import tokens_in_flight
 from pytest_llmbench.metrics.kv_cache import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of

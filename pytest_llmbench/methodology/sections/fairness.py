@@ -21,7 +21,15 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified, saturated_notes
+from pytest_llmbench.methodology.measuring.levels import (
+    FAMILIES,
+    Seen,
+    level_of,
+    live_answers,
+    qualified,
+    saturated_notes,
+    too_long,
+)
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_fairness import (
     ONE_CLASS,
@@ -29,7 +37,6 @@ from pytest_llmbench.methodology.measuring.session_fairness import (
     SessionClasses,
     fairness_of_sessions,
 )
-from pytest_llmbench.methodology.measuring.session_levels import live_answers, too_long
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import (

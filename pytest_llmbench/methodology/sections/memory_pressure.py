@@ -21,9 +21,8 @@ from itertools import count
 from typing import Any
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, no_history, qualified, too_long
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.session_levels import no_history, too_long
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import (
@@ -38,7 +37,7 @@ from pytest_llmbench.methodology.pressure import (
 )
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.capacity_search import (
+from pytest_llmbench.methodology.search.level_search import (
     SESSIONS_PER_SLOT,
     Criteria,
     RequestLevels,

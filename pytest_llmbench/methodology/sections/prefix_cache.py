@@ -25,16 +25,18 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of
-from pytest_llmbench.methodology.measuring.session_levels import (
+from pytest_llmbench.methodology.measuring.levels import (
+    Seen,
     by_session,
+    level_of,
     live_answers,
     no_history,
+    qualified,
     session_load,
     too_long,
     turn_classes,
 )
+from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter

@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.measuring.adaptive import STEADY_WAVES
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.job_figures import (
@@ -28,7 +27,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     spreads_of,
     with_first_wave,
 )
-from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.levels import session_load, session_plan, too_long, turn_classes
 from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
@@ -39,7 +38,6 @@ from pytest_llmbench.methodology.measuring.one_load import (
     with_void,
 )
 from pytest_llmbench.methodology.measuring.over_time import bars, over_time_of_runs, parts_of
-from pytest_llmbench.methodology.measuring.session_levels import session_load, too_long, turn_classes
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import (
     DEFAULT_CONCURRENCY,
@@ -51,22 +49,22 @@ from pytest_llmbench.methodology.parameters import (
 )
 from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.search.session_search import (
-    FIRST_LEVEL,
-    HIGHEST_LEVEL,
-    LEVEL_S,
+from pytest_llmbench.methodology.search.level_search import (
+    FIRST_RATE,
+    HIGHEST_RATE,
+    RATE_S,
+    JobLevels,
+    JobsFound,
+    find_jobs_per_hour,
+)
+from pytest_llmbench.methodology.search.session_probes import (
     PROBES,
     QUICK_PROBES,
     Alone,
-    JobsAsked,
-    JobsFound,
-    find_jobs_per_hour,
-    level_duration_s,
     no_pairs,
     not_probed,
     notes_of_probes,
     probed,
-    session_level,
 )
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
 from pytest_llmbench.metrics.jobs import job_metrics as of_job
@@ -92,7 +90,6 @@ from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.sessions import turns_of
 
 NAME = "sessions"
 SECTION = ""
@@ -167,7 +164,7 @@ class Parameters(TestParameters):
         "positive",
         doc="search: time in which the sessions of a level start, or five times the pauses of a session "
         "if that is longer; ``total_sessions`` is the fewest sessions of a level (10 / 100 / 500).",
-        scale=LEVEL_S,
+        scale=RATE_S,
     )
     rate: float | None = parameter("positive", doc="open loop: session starts per second.")
     arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
@@ -334,12 +331,12 @@ class Parameters(TestParameters):
 
     @property
     def first_level(self) -> int:
-        usual = FIRST_LEVEL if self.maximum is None else min(FIRST_LEVEL, self.maximum)
+        usual = FIRST_RATE if self.maximum is None else min(FIRST_RATE, self.maximum)
         return self.initial or usual
 
     @property
     def last_level(self) -> int:
-        return self.maximum or HIGHEST_LEVEL
+        return self.maximum or HIGHEST_RATE
 
     def _probe_mistakes(self) -> list[str]:
         found, workload, asked = [], find_workload(self.workload), self.probe_sessions
@@ -394,24 +391,19 @@ def _usual_count(parameters: Parameters) -> int:
 
 def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) -> LoadPlan:
     """The plan of a run. Each run, and each attempt, has sessions of its own, so no prompt is sent twice."""
-    workload = setting.workload
-    if not isinstance(workload, OfSessions):  # it stands for one that a report does not hold
-        raise SuiteError(f"the sessions of workload {workload.name!r} are not known here")
     runs, count, load = run_count(parameters, setting), session_count(parameters, setting), parameters.load
     asked = {"load": load.terms(), "sessions": count, "run": run, "attempt": attempt}
-    part = part_of(setting, setting.workload, "sessions", **asked)
-    turns = turns_of(workload, count, part.seed)
     label = "measure" if runs == 1 else f"run {run + 1} of {runs}"
-    most = max(FEWEST_FAILURES, int(parameters.max_error_share * turns * runs + 1e-9))
-    return part.plan(setting, label, load, turns, most_failures=most)
+    plan = session_plan(setting, "sessions", label, load, count, asked)
+    most = max(FEWEST_FAILURES, int(parameters.max_error_share * plan.requests * runs + 1e-9))
+    return plan.with_(most_failures=most)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans, one per run; for a search those of the first level and of the highest."""
     if parameters.searches:
-        asked = _jobs_asked(parameters, setting)
-        ends = dict.fromkeys((asked.initial, asked.maximum))
-        return tuple(session_level(setting, asked, jobs) for jobs in ends)
+        levels = _job_levels(parameters, setting)
+        return tuple(map(levels.plan, dict.fromkeys((levels.initial, levels.maximum))))
     return tuple(_plan(parameters, setting, run) for run in range(run_count(parameters, setting)))
 
 
@@ -519,24 +511,24 @@ def _figures(parameters: Parameters, runs: Sequence[Records], seed: int) -> dict
     return metrics | {"session_goodput": good}
 
 
-def _jobs_asked(parameters: Parameters, setting: Setting) -> JobsAsked:
-    return JobsAsked(
+def _job_levels(parameters: Parameters, setting: Setting) -> JobLevels:
+    return JobLevels(
+        setting=setting,
         limits=parameters.limits,
         figures=lambda records: _figures(parameters, [records], setting.seed),
         law=OpenLoop(1.0, *arrival_law(parameters.arrival, parameters.burstiness), of_sessions=True),
         initial=parameters.first_level,
         maximum=parameters.last_level,
-        duration_s=level_duration_s(setting, parameters.duration_s),
+        duration_s=parameters.duration_s,
         sessions=parameters.total_sessions,
         max_error_share=parameters.max_error_share,
     )
 
 
 def _measure_levels(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    asked = _jobs_asked(parameters, setting)
-    found = yield from find_jobs_per_hour(setting, asked)
+    found = yield from find_jobs_per_hour(_job_levels(parameters, setting))
     metrics = {"jobs_per_hour": found.estimate}
-    best, runs = found.tried.best, found.tried.runs
+    best, runs = found.best, found.runs
     if best is not None:
         metrics |= dict(best.level.metrics)
     report = Report(
@@ -544,7 +536,7 @@ def _measure_levels(parameters: Parameters, setting: Setting, warmup: WarmupRepo
         metrics=metrics,
         tables=(_search_table(parameters, found),),
         notes=(*found.notes, _OUTSIDE),
-        load={} if found.tried.passed is None else {LoadFact.SESSION_RATE: found.tried.passed / 3600},
+        load={} if found.passed is None else {LoadFact.SESSION_RATE: found.passed / 3600},
         budgeted=(best,) if best is not None else runs[-1:],
     )
     return result_of(_HEADING, parameters, setting, warmup, report)
@@ -558,7 +550,7 @@ def _search_table(parameters: Parameters, found: JobsFound) -> Table:
     """A table of every tested rate, in the order run."""
     limited = tuple(dict.fromkeys(limit.metric for limit in parameters.limits))
     rows: list[Row] = []
-    for seen in found.tried.runs:
+    for seen in found.runs:
         level = seen.level
         jobs = jobs_of(seen.records)
         undecided = "Not decided" if level.fail_reasons else "Not offered"

@@ -16,7 +16,7 @@ from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.search.session_search import level_duration_s
+from pytest_llmbench.methodology.search.level_search import JobLevels
 from pytest_llmbench.methodology.sections import goodput, sessions, ttft
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.model.estimate import EstimateKind, Reason
@@ -726,6 +726,8 @@ def test_equal_levels_are_equal_plans_whatever_the_limits() -> None:
 def test_a_level_lasts_for_the_pauses_of_its_sessions() -> None:
     setting = ReplayedSUT().setting(JOBS)
     long = {"sessions": {"turns": 3, "input_tokens": 5, "output_tokens": 5, "pause_s": 100}}
-    assert level_duration_s(setting, None) == 300
-    assert level_duration_s(ReplayedSUT().setting(long), None) == 1_000
-    assert level_duration_s(ReplayedSUT().setting(long), 60.0) == 60
+    asked: dict[str, Any] = {"limits": (), "figures": lambda records: {}, "law": OpenLoop(1.0)}
+    assert JobLevels(setting=setting, **asked).level_s == 300
+    paused = ReplayedSUT().setting(long)
+    assert JobLevels(setting=paused, **asked).level_s == 1_000
+    assert JobLevels(setting=paused, duration_s=60.0, **asked).level_s == 60
