@@ -57,6 +57,7 @@ from pytest_llmbench.model.facts import (
     WorkloadFact,
 )
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status, class_of
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import MOST_FAILED_SHARE
 from pytest_llmbench.model.records import MISSING
@@ -223,7 +224,10 @@ def _summed_up(
     for entry in entries:
         if entry.id in DERIVED:
             parts = [statuses[part.id] for part in answered if DERIVED[entry.id](part)]
-            statuses[entry.id] = _derived(entry, parts)
+            unmet = [part.id for part in parts if part.status is Status.UNMET]
+            reason = f"unmet: {', '.join(unmet)}" if unmet else f"{len(parts)} entries, none of them unmet"
+            answer = Answer(not unmet, reason, {part.id: str(part.status) for part in parts})
+            statuses[entry.id] = _entered(entry, Status.UNMET if unmet else Status.MET, answer)
     return Compliance(
         verdict=_verdict(statuses[entry.id] for entry in entries),
         verdict_literal=_verdict(statuses[entry.id] for entry in entries if entry.is_literal),
@@ -248,13 +252,6 @@ def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
     except NoEvidenceError as missing:
         answer = view.unmet(str(missing))
     return _entered(entry, Status.MET if answer.met else Status.UNMET, answer)
-
-
-def _derived(entry: Requirement, parts: list[RequirementStatus]) -> RequirementStatus:
-    unmet = [part.id for part in parts if part.status is Status.UNMET]
-    reason = f"unmet: {', '.join(unmet)}" if unmet else f"{len(parts)} entries, none of them unmet"
-    answer = Answer(not unmet, reason, {part.id: str(part.status) for part in parts})
-    return _entered(entry, Status.UNMET if unmet else Status.MET, answer)
 
 
 def _entered(entry: Requirement, status: Status, answer: Answer) -> RequirementStatus:
@@ -282,10 +279,6 @@ COLD_FACTOR = 3.0
 """Factor by which a cold system's first tokens are slower than later ones, at least."""
 _FEWEST_COLD = 10
 _ENGINE = "model_engine"
-
-
-def _always(_: EvidenceView) -> bool:
-    return True
 
 
 def _fact_is(key: Key[Any], value: object) -> Condition:
@@ -376,11 +369,6 @@ def _distributed(view: EvidenceView) -> bool:
     return bool(view.fact(ClockFact.TOPOLOGY) != "single_machine") or measured_apart(view)
 
 
-def _sub_ms_required(view: EvidenceView) -> bool:
-    # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
-    return bool(view.fact(ClockFact.SUB_MS_REQUIRED, view.fact(StreamingFact.ITL_OPTION) == "C"))
-
-
 def _significant_network(view: EvidenceView) -> bool:
     """Whether the network matters: as declared, or else where the system is distributed and the RTT P50 is
     above 1 ms or 1 % of the TTFT P50."""
@@ -407,10 +395,6 @@ def _names_known(view: EvidenceView) -> bool:
     return bool(view.fact(GuardrailFact.SYSTEMS) != "not known")
 
 
-def _something_disabled(view: EvidenceView) -> bool:
-    return "disabled" in (view.fact(GuardrailFact.INPUT_FILTER), view.fact(GuardrailFact.OUTPUT_FILTER))
-
-
 # Levels, and what the server tells of them.
 
 
@@ -435,23 +419,8 @@ def _gauge(run: Observation, name: str) -> bool:
     return run.engine is not None and name in run.engine.gauges
 
 
-def _batch_size(view: EvidenceView) -> bool:
-    runs = view.evidence.runs
-    return any(_gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in runs)
-
-
-def _accelerators(view: EvidenceView) -> bool:
-    return view.fact(SUTFact.ACCELERATOR_COUNT, 0) >= 1
-
-
 def _preemptions_by_request(view: EvidenceView) -> bool:
     return bool(has(view.evidence.records.preemptions).any())
-
-
-def _preemptions(view: EvidenceView) -> bool:
-    return _preemptions_by_request(view) or any(
-        run.engine is not None and "preemptions" in run.engine.totals_after for run in view.evidence.runs
-    )
 
 
 # Comparisons. Imported where they are asked for: one system has nothing to differ from.
@@ -467,7 +436,7 @@ _PRODUCTION = _both(_gateway_inside, _fact_is(GuardrailFact.PRODUCTION_CLAIM, Tr
 
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
     {
-        "always": _always,
+        "always": lambda _: True,
         "p999-reported": lambda view: reported(view.result, "p99_9"),
         "one-token": _produced(1),
         "two-tokens": _produced(2),
@@ -489,7 +458,11 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             view.fact(COLD_START) is True or bool(cold_starts(view.evidence.records).any())
         ),
         "distributed": _distributed,
-        "distributed-sub-ms": _both(_distributed, _sub_ms_required),
+        # Server instants (option C) beside client instants are the one case in which clocks are subtracted.
+        "distributed-sub-ms": lambda view: (
+            _distributed(view)
+            and view.fact(ClockFact.SUB_MS_REQUIRED, view.fact(StreamingFact.ITL_OPTION) == "C")
+        ),
         "distributed-ntp": _both(_distributed, _fact_is(ClockFact.METHOD, "ntp")),
         "gateway-network": _both(_gateway_inside, _significant_network),
         "ttft-adjusted": lambda view: view.fact(NetworkFact.TTFT_ADJUSTMENT, {}).get("applied") is True,
@@ -503,7 +476,9 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "noncontent-first": lambda view: bool(first_output_before_content(view.evidence.records).any()),
         "guardrails-known": _names_known,
         "production": _PRODUCTION,
-        "production-disabled": _both(_PRODUCTION, _something_disabled),
+        "production-disabled": lambda view: (
+            _PRODUCTION(view) and "disabled" in [view.fact(key) for key in GuardrailFact.FILTERS.values()]
+        ),
         "published": _fact_is(PublicationFact.INTENDED, True),
         "itl-client": _client_side,
         "itl-option-due": lambda view: not _client_side(view) or _several_tokens(view),
@@ -521,11 +496,16 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             lambda levels: len({(level.offered_rps, level.concurrency) for level in levels}) > 1
         ),
         "level-reported": _has_role("reported"),
-        "accelerators": _accelerators,
-        "batch-size": _batch_size,
+        "accelerators": lambda view: view.fact(SUTFact.ACCELERATOR_COUNT, 0) >= 1,
+        "batch-size": lambda view: any(
+            _gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in view.evidence.runs
+        ),
         "prefix-cache-on": lambda view: bool(view.fact(SUTFact.PREFIX_CACHING) != "disabled"),
         "cached-counts": lambda view: bool(has(view.evidence.records.cached_tokens).any()),
-        "preemptions": _preemptions,
+        "preemptions": lambda view: (
+            _preemptions_by_request(view)
+            or any(run.engine and "preemptions" in run.engine.totals_after for run in view.evidence.runs)
+        ),
         "preemptions-by-request": _preemptions_by_request,
         "discarded-tokens": lambda view: bool(has(view.evidence.records.preempted_tokens).any()),
         "three-lengths": _of_levels(lambda levels: sum(level.n_ok > 0 for level in levels) >= FEWEST_LENGTHS),
@@ -573,8 +553,9 @@ def latencies_cut_off(view: EvidenceView) -> str | None:
     )
     view.note("failed_requests", failed)
     if failed > MOST_FAILED_SHARE * judged:
-        share = f"{failed} of {judged} requests failed ({failed / judged:.1%})"
-        return f"{share}: latencies of the others stand for a run with at most {MOST_FAILED_SHARE:.0%}"
+        share = f"{failed} of {judged} requests failed ({percentage(failed / judged)})"
+        most = percentage(MOST_FAILED_SHARE)
+        return f"{share}: latencies of the others stand for a run with at most {most}"
     for name, metric in result.metrics.items():
         if metric.reason is Reason.GIVEN_UP and _PERCENTILE.search(name):
             return (

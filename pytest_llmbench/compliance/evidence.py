@@ -29,7 +29,7 @@ from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, PHASES, BoolColumn, IntColumn, JoinedRecords, Records
-from pytest_llmbench.model.result import Plot, TestResult
+from pytest_llmbench.model.result import TestResult
 
 PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -142,24 +142,21 @@ class Evidence:
         )
 
     def others(self, test: str) -> tuple[TestResult, ...]:
-        """Results of ``test`` among the siblings, on the same SUT, that are evidence by themselves."""
-        return tuple(
-            sibling for sibling in self.same_system if sibling.test == test and _is_evidence(sibling)
-        )
-
-
-def _is_evidence(sibling: TestResult) -> bool:
-    """Whether a sibling is valid and audited: nothing blocks it but what siblings decide. It met the floors
-    of its own test."""
-    compliance = sibling.compliance
-    if compliance is None or sibling.validity.verdict is not ValidityVerdict.VALID:
-        return False
-    blocking = {
-        status.id
-        for status in compliance.requirements
-        if status.status is Status.UNMET and status.effect == "blocks"
-    }
-    return blocking <= BY_SIBLINGS and any(len(seen.records) for seen in sibling.observations)
+        """Results of ``test`` among the siblings, on the same SUT, that are evidence by themselves: valid,
+        audited, with records, and nothing blocks them but what siblings decide."""
+        found = []
+        for sibling in self.same_system:
+            valid = sibling.validity.verdict is ValidityVerdict.VALID
+            if sibling.test != test or sibling.compliance is None or not valid:
+                continue
+            blocking = {
+                status.id
+                for status in sibling.compliance.requirements
+                if status.status is Status.UNMET and status.effect == "blocks"
+            }
+            if blocking <= BY_SIBLINGS and any(len(seen.records) for seen in sibling.observations):
+                found.append(sibling)
+        return tuple(found)
 
 
 def _in_phase(observations: tuple[Observation, ...], phase: Phase) -> Records:
@@ -235,7 +232,12 @@ class EvidenceView:
     def need_fields(self, key: Key[dict[str, Any]], *names: str) -> tuple[Any, ...]:
         """Fields of a fact that is a mapping; ``system_prompt.present`` reaches into it."""
         mapping = self.need(key)
-        values = [_field(mapping, name) for name in names]
+        values = []
+        for name in names:
+            value: Any = mapping
+            for part in name.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            values.append(value)
         missing = [
             f"{key}.{name}" for name, value in zip(names, values, strict=True) if not _states_something(value)
         ]
@@ -302,12 +304,13 @@ class EvidenceView:
         self.seen[f"table.{table_id}"] = found
         return found
 
-    def plot(self, *plot_ids: str) -> Plot:
-        """The first plot with one of these ids."""
+    def curve(self, *plot_ids: str) -> Answer:
+        """Whether the first plot with one of these ids has a curve of more than one point."""
         for plot in self.result.plots:
             if plot.id in plot_ids:
                 self.seen["plot"] = plot.id
-                return plot
+                points = max((len(x) for x, _ in plot.series.values()), default=0)
+                return self.answer(points > 1, f"{plot.id} with {points} points", f"{plot.id} has no curve")
         raise NoEvidenceError(" or ".join(f"plot {plot_id}" for plot_id in plot_ids))
 
     def note(self, name: str, value: Any) -> None:
@@ -316,6 +319,16 @@ class EvidenceView:
 
     def answer(self, met: bool, yes: str, no: str) -> Answer:
         return Answer(met, yes if met else no, dict(self.seen))
+
+    def unless(self, complaint: str | None, yes: str) -> Answer:
+        """Unmet for that complaint; met where there is none."""
+        return self.answer(complaint is None, yes, complaint or "")
+
+    def no_record(self, wrong: BoolColumn, yes: str, no: str) -> Answer:
+        """Met where no record is among the ``wrong`` ones; ``no`` says of them what they are."""
+        count = int(wrong.sum())
+        self.note("contradicting_records", count)
+        return self.answer(count == 0, yes, f"{count} records {no}")
 
     def met(self, reason: str) -> Answer:
         return Answer(True, reason, dict(self.seen))
@@ -328,14 +341,6 @@ def _states_something(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in _BLANK
     return value is not None and value != {}
-
-
-def _field(mapping: Any, dotted: str) -> Any:
-    for name in dotted.split("."):
-        if not isinstance(mapping, Mapping):
-            return None
-        mapping = mapping.get(name)
-    return mapping
 
 
 # Questions about stored records. A run may have more chunks than memory has room for: whatever is asked of

@@ -23,6 +23,7 @@ from pytest_llmbench.metrics.server_side import (
     read_share,
 )
 from pytest_llmbench.model.facts import Facts, RequestFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
@@ -68,9 +69,8 @@ def held_to_another_limit(view: EvidenceView) -> str | None:
         share = int(cut_short(run.records).sum()) / ended if ended else 0.0
         if share > MOST_CUT_SHORT:
             view.note("cut_short_share", share)
-            return (
-                f"{share:.1%} of the replies of {run.plan.label!r} ended at a limit below the requested one"
-            )
+            of = f"{percentage(share)} of the replies of {run.plan.label!r}"
+            return f"{of} ended at a limit below the requested one"
     return None
 
 
@@ -80,7 +80,8 @@ def read_in_part(view: EvidenceView) -> str | None:
         share = read_share(run.records)
         if share is not None and share < LEAST_READ_SHARE:
             view.note("read_share", share)
-            return f"the server counts {share:.1%} of the input tokens of {run.plan.label!r}: prompts are cut"
+            of = f"{percentage(share)} of the input tokens of {run.plan.label!r}"
+            return f"the server counts {of}: prompts are cut"
     return None
 
 
@@ -172,7 +173,11 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
     declared, seed, count = view.need_all(
         WorkloadFact.SEQUENCE_SHA256, WorkloadFact.SEED, WorkloadFact.N_REQUESTS
     )
-    workload = _drawing(view, _declared_workload(view), by_reference)
+    # That of the first run drawn from the classes the facts name: a run may have one class alone.
+    classes = view.fact(WorkloadFact.CLASSES)
+    workloads = [run.plan.workload for run in view.runs]
+    same = (each for each in workloads if each.specification().get("classes") == classes)
+    workload = _drawing(view, next(same, workloads[0]), by_reference)
     parts = _parts(view, workload, count, seed)
     again = _digest(parts)
     view.note("regenerated_sha256", again)
@@ -183,15 +188,6 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
         return f"drawing {count} requests of seed {seed} again gives another sequence"
     complaints = (_unlike(view, run, seed, by_reference) for run in view.runs)
     return next((complaint for complaint in complaints if complaint is not None), None)
-
-
-def _declared_workload(view: EvidenceView) -> Workload:
-    """The workload of the first run that is drawn from the classes the facts name; a run may have one class
-    alone."""
-    classes = view.fact(WorkloadFact.CLASSES)
-    workloads = [run.plan.workload for run in view.runs]
-    same = (each for each in workloads if each.specification().get("classes") == classes)
-    return next(same, workloads[0])
 
 
 def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> list[WorkloadStretch]:

@@ -5,6 +5,7 @@ A part of the plain dict of a report is what renderers take.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -52,6 +53,8 @@ def number(value: float | None) -> str:
     """A number with three to five significant digits, without exponents for anything usual in a report."""
     if value is None:
         return NOT_MEASURED
+    if not math.isfinite(value):
+        return str(value)
     if value == int(value) and abs(value) < 1e9:
         return str(int(value))
     size = abs(value)
@@ -94,6 +97,11 @@ def percentage(share: float) -> str:
     if text in ("0", "-0"):
         return "< 0.01 %" if share > 0 else "> -0.01 %"
     return f"{text} %"
+
+
+def percent_label(percent: float) -> str:
+    """A share of a capacity in names of levels and metrics, ``80%``: ``itl[80%].p99``."""
+    return f"{percent:g}%"
 
 
 def interval(lower: float | None, upper: float | None, unit: str = "", n: int | None = None) -> str:

@@ -185,7 +185,7 @@ def test_a_data_set_says_how_often_its_prompts_are_sent() -> None:
         return f"{found.status}: {found.reason}"
 
     assert of([[0, 10_000]], 3) == (
-        "met: 0 of the requests share a prefix, 100.0% of the requests send an entry of it again"
+        "met: 0 % of the requests share a prefix, 99.97 % of the requests send an entry of it again"
     )
     # Two parts draw half of the entries each, by themselves: a quarter of them is in both.
     assert "25.0% of the requests send" in of([[0, 500], [0, 500]], 1_000)

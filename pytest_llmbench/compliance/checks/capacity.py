@@ -11,6 +11,7 @@ from pytest_llmbench.metrics.balance import growth_in_flight
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.facts import LoadFact, WorkloadFact
+from pytest_llmbench.model.numbers import number, quantity
 
 check = Checks()
 
@@ -60,7 +61,7 @@ def search_bounds(view: EvidenceView) -> Answer:
     return view.answer(
         1 <= initial < maximum and first.value == initial,
         f"from {initial} up to {maximum}",
-        f"from {initial} up to {maximum}, the first level had {first.value:g} in flight",
+        f"from {initial} up to {maximum}, the first level had {number(first.value)} in flight",
     )
 
 
@@ -87,8 +88,8 @@ def ttft_threshold(view: EvidenceView) -> Answer:
     wrong = [one for one in passed if one.point("ttft.p99") > threshold]
     return view.answer(
         not wrong,
-        f"no level passes with TTFT P99 above {threshold:g} ms",
-        f"passed with TTFT P99 above {threshold:g} ms: {names_of(wrong)}",
+        f"no level passes with TTFT P99 above {quantity(threshold, 'ms')}",
+        f"passed with TTFT P99 above {quantity(threshold, 'ms')}: {names_of(wrong)}",
     )
 
 
@@ -126,8 +127,8 @@ def simultaneous_start(view: EvidenceView) -> Answer:
     worst = max(spreads.values())
     return view.answer(
         worst <= LARGEST_SPREAD_NS,
-        f"all slots start within {worst / 1e6:.3f} ms",
-        f"the slots start over {worst / 1e6:.1f} ms, 100 ms is the limit",
+        f"all slots start within {quantity(worst / 1e6, 'ms')}",
+        f"the slots start over {quantity(worst / 1e6, 'ms')}, 100 ms is the limit",
     )
 
 
@@ -153,7 +154,7 @@ def level_duration(view: EvidenceView) -> Answer:
     short = []
     for one, slots in _closed(view):
         ended = int(has(one.records.finished_ns).sum())
-        view.note(f"{one.label}", f"{one.lasted_s:.2f} s, {ended} ended")
+        view.note(one.label, f"{quantity(one.lasted_s, 's')}, {ended} ended")
         stopped = one.level.passed is False and one.run.stopped is not None
         if not stopped and (one.lasted_s < SHORTEST_LEVEL_S or ended < COMPLETIONS_OF_A_SLOT * slots):
             short.append(one)
@@ -199,7 +200,7 @@ def measurements(view: EvidenceView) -> Answer:
     if not best:
         return view.met("no level passed")
     view.need_metrics(("output_token_throughput", "tokens_in_flight"))
-    return view.met(f"throughput and tokens in flight at {best:g}")
+    return view.met(f"throughput and tokens in flight at {number(best)}")
 
 
 check("P-5.5.5-table")(tables("capacity_search"))

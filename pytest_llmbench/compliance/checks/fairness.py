@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, measurement_behind, tested
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
+from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, tested, was_measured
+from pytest_llmbench.compliance.checks.registry import Checks, at_least, figures, tables
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
 from pytest_llmbench.model.facts import LoadFact, ResultFact, WorkloadFact
+from pytest_llmbench.model.numbers import number, percentage, quantity
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.mixture import LONG, SHORT
 
@@ -109,29 +110,28 @@ def load_70_to_90(view: EvidenceView) -> Answer:
     if percent is None:
         raise NoEvidenceError("level.percent_of_capacity")
     view.note("percent_of_capacity", percent)
-    if measurement_behind(view, rate) is None:
-        return view.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
+    if not was_measured(view, rate):
+        return view.unmet(f"{quantity(rate, 'req/s')} is stated as the capacity, and nothing measured it")
     agrees = abs(mix.value - rate * percent / 100) <= _RATE_TOLERANCE * mix.value
+    share = f"{percentage(percent / 100)} of {quantity(rate, 'req/s')}"
     return view.answer(
         LOWEST_PERCENT <= percent <= HIGHEST_PERCENT and agrees,
-        f"{percent:g} % of {rate:g} req/s",
-        f"{mix.value:g} req/s, called {percent:g} % of {rate:g} req/s, is not 70 to 90 % of it",
+        share,
+        f"{quantity(mix.value, 'req/s')}, called {share}, is not 70 to 90 % of it",
     )
 
 
-@check("P-5.6.2-500-per-class")
-def five_hundred_per_class(view: EvidenceView) -> Answer:
-    """Every class has 500 requests or more in the mix; the isolated runs have the same floor."""
+def _requests_of_classes(view: EvidenceView) -> dict[str, int]:
+    """The requests of every class in the mix and in its isolated runs, which have the same floor."""
     mix, counted = _labels(_mix(view).records), {}
     for name in _classes(view):
+        counted[f"{name} in the mix"] = int((mix == name).sum())
         alone = [one for one in tested(view, ALONE) if one.level.class_label == name]
-        counted[name] = [int((mix == name).sum()), *(len(one.records) for one in alone)]
-    view.note("requests", counted)
-    return view.answer(
-        min(min(counts) for counts in counted.values()) >= CLASS_REQUESTS,
-        "500 requests or more of every class",
-        f"requests per class, in the mix and alone: {counted}",
-    )
+        counted |= {f"{name} in {one.label}": len(one.records) for one in alone}
+    return counted
+
+
+check("P-5.6.2-500-per-class")(at_least(CLASS_REQUESTS, "requests of a class", _requests_of_classes))
 
 
 @check("P-5.6.3-isolated-baseline")
@@ -150,7 +150,9 @@ def isolated_baseline(view: EvidenceView) -> Answer:
         offered = one.value if rule == "requests" else one.value * _mean_tokens(one.run.records)
         view.note(f"{rule} per second, {name} alone", offered)
         if abs(offered - wanted) > _LOAD_TOLERANCE * wanted:
-            return view.unmet(f"{name} alone: {offered:g} {rule} per second, the mix has {wanted:g}")
+            return view.unmet(
+                f"{name} alone: {number(offered)} {rule} per second, the mix has {number(wanted)}"
+            )
     return view.met(f"each class alone at equal {rule} per second")
 
 
@@ -176,22 +178,11 @@ def per_request_record(view: EvidenceView) -> Answer:
     )
 
 
-def _of_every_class(*names: str) -> Predicate:
-    """A predicate that is met when the metrics are defined for every class."""
-
-    def predicate(view: EvidenceView) -> Answer:
-        classes = _classes(view)
-        view.need_metrics(name.format(each) for each in classes for name in names)
-        return view.met(f"of {', '.join(classes)}")
-
-    return predicate
-
-
 check("P-5.6.4-per-class-latency")(
-    _of_every_class("ttft[{}].p50", "ttft[{}].p95", "ttft[{}].p99", "tpot[{}].p50", "tpot[{}].p99")
+    figures("ttft[{}].p50", "ttft[{}].p95", "ttft[{}].p99", "tpot[{}].p50", "tpot[{}].p99", of_every=_classes)
 )
 check("P-5.6.4-inflation")(
-    _of_every_class("ttft_inflation[{}].p50", "ttft_inflation[{}].p95", "ttft_inflation[{}].p99")
+    figures("ttft_inflation[{}].p50", "ttft_inflation[{}].p95", "ttft_inflation[{}].p99", of_every=_classes)
 )
 
 
@@ -201,14 +192,14 @@ def jain(view: EvidenceView) -> Answer:
     _mix(view)
     normalisation, count = view.need_all(ResultFact.FAIRNESS_JAIN_NORMALISATION, ResultFact.FAIRNESS_JAIN_N)
     index = view.metric("jain_index").point
-    return view.met(f"J = {index:.4f} over {count} requests, {normalisation}")
+    return view.met(f"J = {number(index)} over {count} requests, {normalisation}")
 
 
 @check("P-5.6.4-starvation")
 def starvation(view: EvidenceView) -> Answer:
     """Share of requests that waited longer than five times the median wait of their class (AMB-10)."""
     view.need(ResultFact.FAIRNESS_WAIT_SOURCE)
-    return _of_every_class("starvation_rate[{}]")(view)
+    return figures("starvation_rate[{}]", of_every=_classes)(view)
 
 
 @check("P-5.6.5-tables")

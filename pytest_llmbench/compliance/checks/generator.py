@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, capable, one_of, stated
 from pytest_llmbench.compliance.evidence import (
     Answer,
     EvidenceView,
@@ -23,6 +23,7 @@ from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest
 from pytest_llmbench.model.facts import ClockFact, GuardrailFact, NetworkFact, StreamingFact, TimingFact
+from pytest_llmbench.model.numbers import number, percentage, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import IntColumn, Records
@@ -40,17 +41,24 @@ FEWEST_REPLIES = 100
 """Fewest replies of a run whose share is looked at by itself."""
 
 
-@check("M-4.2.1-timer-resolution-1ms")
-def timer_resolution(view: EvidenceView) -> Answer:
-    resolution_ns = view.need(TimingFact.CLOCK_RESOLUTION_NS)
-    for run in view.evidence.runs:
-        resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
-    view.note("clock_resolution_ns", resolution_ns)
-    return view.answer(
-        0 < resolution_ns <= COARSEST_CLOCK_NS,
-        f"the clock resolves {resolution_ns} ns",
-        f"a clock resolution of {resolution_ns} ns is not within 1 ms",
-    )
+def clock_resolves(coarsest_ns: int) -> Predicate:
+    """A predicate that is met when the clock, as declared and as every run saw it, resolves that."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        resolution_ns = view.need(TimingFact.CLOCK_RESOLUTION_NS)
+        for run in view.evidence.runs:
+            resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
+        view.note("clock_resolution_ns", resolution_ns)
+        return view.answer(
+            0 < resolution_ns <= coarsest_ns,
+            f"the clock resolves {resolution_ns} ns",
+            f"a clock resolution of {resolution_ns} ns is not within {coarsest_ns} ns",
+        )
+
+    return predicate
+
+
+check("M-4.2.1-timer-resolution-1ms")(clock_resolves(COARSEST_CLOCK_NS))
 
 
 @check("M-4.2.2-streaming-support")
@@ -81,7 +89,9 @@ def per_chunk_arrival(view: EvidenceView) -> Answer:
         return view.unmet(f"{wrong} replies have missing or inconsistent chunk instants")
     held_back = _held_back(view)
     if held_back > MOST_BUFFERED:
-        return view.unmet(f"{held_back:.1%} of the replies arrived all at once, {MOST_BUFFERED:.0%} may")
+        return view.unmet(
+            f"{percentage(held_back)} of the replies arrived all at once, {percentage(MOST_BUFFERED)} may"
+        )
     return view.answer(
         streamed > 0 or not every,
         "every content chunk has its own arrival instant",
@@ -94,17 +104,16 @@ def _held_back(view: EvidenceView) -> float:
 
     An output filter has to read before it lets pass: where one is on, holding back is what the system does.
     """
-    streamed = [run for run in view.runs if not _filters_output(view, run)]
+    streamed = []
+    for run in view.runs:
+        own = run.facts.value(GuardrailFact.OUTPUT_FILTER)
+        if (view.fact(GuardrailFact.OUTPUT_FILTER) if own is None else own) != "enabled":
+            streamed.append(run)
     every = buffering([run.records for run in streamed])
     runs = [buffering(run.records, every.pace_ns) for run in streamed]
     found = max([every.share, *(seen.share for seen in runs if seen.replies >= FEWEST_REPLIES)])
     view.note("buffered_share", found)
     return found
-
-
-def _filters_output(view: EvidenceView, run: Observation) -> bool:
-    own = run.facts.value(GuardrailFact.OUTPUT_FILTER)
-    return bool((view.fact(GuardrailFact.OUTPUT_FILTER) if own is None else own) == "enabled")
 
 
 def _unstamped(
@@ -124,10 +133,12 @@ def _unstamped(
     return np.asarray(wrong)
 
 
-@check("M-4.2.3-open-loop")
-def open_loop(view: EvidenceView) -> Answer:
-    view.capability("open_loop")
-    return view.met("open loop available, its independence of responses proved by a test")
+check("M-4.2.3-open-loop")(
+    capable("open loop available, its independence of responses proved by a test", "open_loop")
+)
+check("S-4.2.3-uniform-bursty")(
+    capable("evenly spaced and bursty arrivals available", "arrival.uniform", "arrival.bursty")
+)
 
 
 @check("M-4.2.3-poisson")
@@ -139,7 +150,8 @@ def poisson(view: EvidenceView) -> Answer:
         if distance > allowed:
             view.note("kolmogorov_smirnov_distance", distance)
             return view.unmet(
-                f"the scheduled gaps are {distance:.3f} away from exponential, chance allows {allowed:.3f}"
+                f"the scheduled gaps are {number(distance)} away from exponential, chance allows "
+                f"{number(allowed)}"
             )
     return view.met("Poisson arrivals available, exponential gaps and seeding proved by tests")
 
@@ -160,13 +172,6 @@ def _distance_from_poisson(run: Observation) -> tuple[float, float]:
     return distance, float(np.sqrt(np.log(2 / FALSE_ALARM) / (2 * n)))
 
 
-@check("S-4.2.3-uniform-bursty")
-def uniform_and_bursty(view: EvidenceView) -> Answer:
-    view.capability("arrival.uniform")
-    view.capability("arrival.bursty")
-    return view.met("evenly spaced and bursty arrivals available")
-
-
 @check("M-4.2.4-closed-loop")
 def closed_loop(view: EvidenceView) -> Answer:
     """Proved by a test; a closed-loop run with too many in flight, or slow replacements, contradicts it."""
@@ -185,7 +190,7 @@ def closed_loop(view: EvidenceView) -> Answer:
             # Of twenty requests P99 is the longest lag of all: a single late one is no way of replacing.
             if p99_ns > LAG_FLOOR_NS and int((lag_ns > LAG_FLOOR_NS).sum()) >= FEWEST_BEYOND:
                 return view.unmet(
-                    f"ended requests were replaced {p99_ns / 1e6:.1f} ms late at P99, not at once"
+                    f"ended requests were replaced {quantity(p99_ns / 1e6, 'ms')} late at P99, not at once"
                 )
     return view.met("closed loop available, its constant concurrency proved by a test")
 
@@ -215,8 +220,8 @@ def _not_held_to(view: EvidenceView, run: Observation) -> str | None:
         return None
     name, leeway, limit_ms = found
     return (
-        f"the generator's machine may have made TTFT {name.upper()} of {leeway.seen:.3g} ms longer by "
-        f"{leeway.most:.3g} ms, {limit_ms:.3g} ms are allowed"
+        f"the generator's machine may have made TTFT {name.upper()} of {quantity(leeway.seen, 'ms')} longer "
+        f"by {quantity(leeway.most, 'ms')}, {quantity(limit_ms, 'ms')} are allowed"
     )
 
 
@@ -232,9 +237,11 @@ def _late_sends(view: EvidenceView, run: Observation, rate: float) -> str | None
     view.note("send_lag_first_tenth_p50_ns", first_ns)
     view.note("send_lag_last_tenth_p50_ns", last_ns)
     if p99_ns > limit_ns:
-        return f"send lag P99 is {p99_ns / 1e6:.3f} ms, limit {limit_ns / 1e6:g} ms (AMB-28)"
+        late, limit = quantity(p99_ns / 1e6, "ms"), quantity(limit_ns / 1e6, "ms")
+        return f"send lag P99 is {late}, limit {limit} (AMB-28)"
     if len(lag_ns) >= FEWEST_FOR_GROWTH and last_ns > growth_limit_ns(first_ns, rate):
-        return f"median send lag grew from {first_ns / 1e6:.3f} to {last_ns / 1e6:.3f} ms over the run"
+        first, last = quantity(first_ns / 1e6, "ms"), quantity(last_ns / 1e6, "ms")
+        return f"median send lag grew from {first} to {last} over the run"
     return None
 
 
@@ -255,19 +262,10 @@ def async_or_threads(view: EvidenceView) -> Answer:
     )
 
 
+check("S-4.6.1-grpc-for-engine")(one_of(StreamingFact.PROTOCOL, "grpc"))
 check("S-4.6.1-sse-for-gateway")(one_of(StreamingFact.PROTOCOL, "sse"))
 check("M-4.6.2-protocol-stated")(one_of(StreamingFact.PROTOCOL, "sse", "websocket", "grpc"))
 check("M-4.6.2-multi-token-handling")(stated(StreamingFact.CHUNK_HANDLING))
-
-
-@check("S-4.6.1-grpc-for-engine")
-def grpc_for_engine(view: EvidenceView) -> Answer:
-    protocol = view.need(StreamingFact.PROTOCOL)
-    return view.answer(
-        protocol == "grpc",
-        "gRPC streaming",
-        f"the engine was measured over {protocol}; gRPC is advised at the engine boundary (AMB-23)",
-    )
 
 
 @check("M-4.6.2-chunk-granularity")
@@ -328,8 +326,8 @@ def synchronised(view: EvidenceView) -> Answer:
         return view.unmet(f"clock.method is {method!r}, none of ntp, ptp, other ({topology})")
     return view.answer(
         0 <= accuracy_ms <= WORST_ACCURACY_MS,
-        f"{method}, accurate to {accuracy_ms:g} ms",
-        f"{method} is accurate to {accuracy_ms:g} ms, 10 ms is the limit",
+        f"{method}, accurate to {quantity(accuracy_ms, 'ms')}",
+        f"{method} is accurate to {quantity(accuracy_ms, 'ms')}, 10 ms is the limit",
     )
 
 
@@ -338,7 +336,7 @@ def rtt_reported(view: EvidenceView) -> Answer:
     p50, n = view.need_fields(NetworkFact.RTT_MS, "p50", "n")
     return view.answer(
         n >= FEWEST_RTT_SAMPLES,
-        f"RTT P50 {p50:g} ms over {n} probes",
+        f"RTT P50 {quantity(p50, 'ms')} over {n} probes",
         f"RTT rests on {n} probes, not 10 or more",
     )
 
@@ -358,8 +356,9 @@ def adjustment_documented(view: EvidenceView) -> Answer:
     if adjusted is None or adjusted.point is None or raw is None or raw.point is None:
         return view.unmet("an adjustment of TTFT is declared as applied, and no figure is adjusted")
     if abs(raw.point - amount_ms - adjusted.point) > ADJUSTMENT_TOLERANCE_MS:
-        return view.unmet(f"adjusted by {raw.point - adjusted.point:g} ms, declared are {amount_ms:g} ms")
-    return view.met(f"TTFT was lowered by {amount_ms:g} ms: {method}")
+        seen = quantity(raw.point - adjusted.point, "ms")
+        return view.unmet(f"adjusted by {seen}, declared are {quantity(amount_ms, 'ms')}")
+    return view.met(f"TTFT was lowered by {quantity(amount_ms, 'ms')}: {method}")
 
 
 @check("M-4.7.4-timestamp-precision")
@@ -375,17 +374,12 @@ def timestamp_precision(view: EvidenceView) -> Answer:
         if len(stamps) >= FEWEST_STAMPS:
             grid_ns = int(np.gcd.reduce(np.diff(stamps)))
             view.note(f"{name}.grid_ns", grid_ns)
-            if name == "submitted_ns" and grid_ns == _schedule_grid_ns(records):
+            scheduled = records.scheduled_ns[has(records.scheduled_ns)]
+            if name == "submitted_ns" and grid_ns == int(np.gcd.reduce(np.diff(scheduled), initial=0)):
                 continue  # evenly spaced arrivals that were kept: the stamps move as the load does
             if grid_ns > COARSEST_STAMP_NS or grid_ns == 0:
                 return view.unmet(f"{name} moves in steps of {grid_ns} ns, coarser than 1 ms")
     return view.met("integer nanoseconds inside and in the files")
-
-
-def _schedule_grid_ns(records: Records) -> int:
-    """The step in which scheduled instants move; 0 where they do not."""
-    scheduled = records.scheduled_ns[has(records.scheduled_ns)]
-    return int(np.gcd.reduce(np.diff(scheduled))) if len(scheduled) > 1 else 0
 
 
 @check("P-B.1.1-submit-point")
@@ -402,12 +396,9 @@ def submit_point(view: EvidenceView) -> Answer:
     )
     late = has(records.first_byte_ns) & (records.submitted_ns > records.first_byte_ns)
     # A server may refuse a request before it has read all of it, so only successes can contradict.
-    wrong = int((records.ok & (early | late)).sum())
-    view.note("contradicting_records", wrong)
-    return view.answer(
-        wrong == 0,
-        "the last byte of the request",
-        f"{wrong} records have T_submit outside dispatch and first byte",
+    wrong = np.asarray(records.ok & (early | late))
+    return view.no_record(
+        wrong, "the last byte of the request", "have T_submit outside dispatch and first byte"
     )
 
 
@@ -420,12 +411,8 @@ def first_point(view: EvidenceView) -> Answer:
     records = view.records
     content = has(records.first_content_ns)
     early = content & (records.first_content_ns < np.maximum(records.first_byte_ns, records.first_event_ns))
-    wrong = int(early.sum())
-    view.note("contradicting_records", wrong)
-    return view.answer(
-        wrong == 0,
-        "the first parsed event with content",
-        f"{wrong} records have T_first before their first event",
+    return view.no_record(
+        early, "the first parsed event with content", "have T_first before their first event"
     )
 
 
@@ -459,6 +446,6 @@ def ntp_verification(view: EvidenceView) -> Answer:
     server, offset_ms = view.need_all(ClockFact.NTP_SERVER, ClockFact.OFFSET_MS)
     return view.answer(
         abs(offset_ms) < WORST_ACCURACY_MS,
-        f"offset {offset_ms:g} ms to {server}",
-        f"offset {offset_ms:g} ms to {server} is not under 10 ms",
+        f"offset {quantity(offset_ms, 'ms')} to {server}",
+        f"offset {quantity(offset_ms, 'ms')} to {server} is not under 10 ms",
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytest_llmbench.compliance.checks.levels import Tested, measurement_behind, tested
+from pytest_llmbench.compliance.checks.levels import Tested, tested, was_measured
 from pytest_llmbench.compliance.checks.prefix_cache import unlike
-from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.registry import Checks, figures
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.metrics.differences import Unexplained, gained_throughput, unlike_configurations
+from pytest_llmbench.metrics.differences import gained_throughput, unlike_configurations
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.facts import GuardrailFact, LoadFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.numbers import number, percent_label, percentage, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
@@ -42,7 +43,8 @@ def _by_configuration(view: EvidenceView) -> dict[str, dict[float, Tested]]:
 def benign(view: EvidenceView) -> Answer:
     """Random tokens and the advised conversations ask for nothing; of other content the tester says so. Then
     1 % is refused at most in every configuration."""
-    known = view.fact(WorkloadFact.STANDARD) is True or _content(view) == "random"
+    random = view.fact(WorkloadFact.CONTENT, {}).get("domain") == "random"
+    known = random or view.fact(WorkloadFact.STANDARD) is True
     if not known and view.need(GuardrailFact.BENIGN_CONTENT) is not True:
         return view.unmet("the content is not declared benign")
     shares = {one.label: one.refused_share() for one in tested(view, *CONFIGURATIONS)}
@@ -50,13 +52,9 @@ def benign(view: EvidenceView) -> Answer:
     worst = max(shares.values())
     return view.answer(
         worst <= MOST_REFUSED,
-        f"benign, {worst:.2%} refused at most",
-        f"up to {worst:.1%} of the requests were refused, 1 % is the limit",
+        f"benign, {percentage(worst)} refused at most",
+        f"up to {percentage(worst)} of the requests were refused, 1 % is the limit",
     )
-
-
-def _content(view: EvidenceView) -> object:
-    return view.fact(WorkloadFact.CONTENT, {}).get("domain")
 
 
 @check("P-5.10.2-configurations")
@@ -68,7 +66,12 @@ def configurations(view: EvidenceView) -> Answer:
     reason = view.fact(GuardrailFact.IMPOSSIBLE)
     wrong = [one.label for levels in found.values() for one in levels.values() if not _switched(one)]
     view.note("configurations", list(found))
-    for told in (*_unexplained(found), *gained_throughput(view.result.metrics)):
+    by_percent: dict[float, dict[str, Records]] = defaultdict(dict)
+    for name, levels in found.items():
+        for percent, one in levels.items():
+            by_percent[percent][name] = one.records
+    unexplained = [each for records in by_percent.values() for each in unlike_configurations(records)]
+    for told in (*unexplained, *gained_throughput(view.result.metrics)):
         if told is not None and not told.ok:
             return view.unmet(f"the configurations are different systems: {told}")
     return view.answer(
@@ -76,14 +79,6 @@ def configurations(view: EvidenceView) -> Answer:
         f"{', '.join(found)}" + (f"; not {', '.join(single)}: {reason}" if single else ""),
         f"not run: {', '.join(lacking + single)}; filters not as the configuration says: {', '.join(wrong)}",
     )
-
-
-def _unexplained(found: dict[str, dict[float, Tested]]) -> list[Unexplained | None]:
-    by_percent: dict[float, dict[str, Records]] = defaultdict(dict)
-    for name, levels in found.items():
-        for percent, one in levels.items():
-            by_percent[percent][name] = one.records
-    return [each for records in by_percent.values() for each in unlike_configurations(records)]
 
 
 def _switched(one: Tested) -> bool:
@@ -103,19 +98,17 @@ def load_levels(view: EvidenceView) -> Answer:
         for wanted in GUARDRAIL_PERCENTS:
             near = [one for percent, one in levels.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
             if not near:
-                return view.unmet(f"{name} was not run at {wanted:g} % of capacity")
-            same = (
-                [one for percent, one in found[BASELINE].items() if abs(percent - wanted) <= 2]
-                if (BASELINE in found)
-                else []
-            )
+                return view.unmet(f"{name} was not run at {number(wanted)} % of capacity")
+            base = found.get(BASELINE, {})
+            same = [one for percent, one in base.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
             if not same or near[0].value != same[0].value:
-                return view.unmet(f"{name} at {wanted:g} %: another rate than the baseline")
+                return view.unmet(f"{name} at {number(wanted)} %: another rate than the baseline")
             if abs(near[0].value - rate * wanted / 100) > 0.03 * rate:
-                return view.unmet(f"{name}: {near[0].value:g} req/s is not {wanted:g} % of {rate:g} req/s")
-    if measurement_behind(view, rate) is None:
-        return view.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
-    return view.met(f"25, 50 and 75 % of {rate:g} req/s in every configuration")
+                own = quantity(near[0].value, "req/s")
+                return view.unmet(f"{name}: {own} is not {number(wanted)} % of {quantity(rate, 'req/s')}")
+    if not was_measured(view, rate):
+        return view.unmet(f"{quantity(rate, 'req/s')} is stated as the capacity, and nothing measured it")
+    return view.met(f"25, 50 and 75 % of {quantity(rate, 'req/s')} in every configuration")
 
 
 @check("P-5.10.3-sequence")
@@ -135,7 +128,7 @@ def sequence(view: EvidenceView) -> Answer:
             base = found[BASELINE].get(percent)
             complaint = "no baseline" if base is None else _other_work(view, base.run, one.run)
             if complaint is not None:
-                return view.unmet(f"{name} at {percent:g} %: {complaint}")
+                return view.unmet(f"{name} at {number(percent)} %: {complaint}")
     return view.met("baseline first, a warm-up each, requests of the same lengths at the same instants")
 
 
@@ -169,16 +162,16 @@ def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:
     return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
 
 
-@check("P-5.10.4-per-config")
-def per_configuration(view: EvidenceView) -> Answer:
-    view.need_metrics(
-        f"{family}[{name}@{percent:g}%].{statistic}"
-        for name, levels in _by_configuration(view).items()
-        for percent in levels
-        for family in ("ttft", "e2e")
-        for statistic in _STATISTICS
+check("P-5.10.4-per-config")(
+    figures(
+        *(f"{family}[{{}}].{statistic}" for family in ("ttft", "e2e") for statistic in _STATISTICS),
+        of_every=lambda view: [
+            f"{name}@{percent_label(percent)}"
+            for name, levels in _by_configuration(view).items()
+            for percent in levels
+        ],
     )
-    return view.met("TTFT and end-to-end latency of every configuration and level")
+)
 
 
 @check("P-5.10.4-overheads")
@@ -186,7 +179,7 @@ def overheads(view: EvidenceView) -> Answer:
     """Differences against the baseline, per percentile and level."""
     found = _by_configuration(view)
     view.need_metrics(
-        f"{metric}[{percent:g}%].{statistic}"
+        f"{metric}[{percent_label(percent)}].{statistic}"
         for metric, name in (("input_filter_overhead", INPUT), ("guardrail_overhead", FULL))
         for percent in found.get(name, {})
         for statistic in _STATISTICS

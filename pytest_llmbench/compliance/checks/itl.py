@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.levels import SWEEP, Tested, measurement_behind, names_of, tested
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
-from pytest_llmbench.compliance.checks.throughput import shares_wrong
+from pytest_llmbench.compliance.checks.generator import clock_resolves
+from pytest_llmbench.compliance.checks.levels import SWEEP, Tested, names_of, tested
+from pytest_llmbench.compliance.checks.registry import Checks, at_least, figures, one_of
+from pytest_llmbench.compliance.checks.throughput import shares_of_capacity
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, chunk_sizes
 from pytest_llmbench.metrics.itl import ASKED, choose_option, server_clock_holds, server_clock_misfit
 from pytest_llmbench.model.draft import (
@@ -20,7 +21,8 @@ from pytest_llmbench.model.draft import (
     MOST_EXCLUDED,
     SINGLE_TOKEN_SHARE,
 )
-from pytest_llmbench.model.facts import LoadFact, ResultFact, StreamingFact, TimingFact, WorkloadFact
+from pytest_llmbench.model.facts import ResultFact, StreamingFact, WorkloadFact
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.stats.shape import FEWEST_EXCESSES
 
 check = Checks()
@@ -29,28 +31,10 @@ FINE_CLOCK_NS = 1_000
 LEVEL_TOLERANCE = 2.0
 OPTIONS = ("direct", "A", "B", "C")
 _STATISTICS = ("p50", "p90", "p95", "p99", "p99_9", "mean", "std")
+_TAILS = ("p50", "p95", "p99")
 
 check("S-5.4.2-workload")(one_of(WorkloadFact.NAME, "synthetic-uniform", "conversation"))
-
-
-@check("S-4.2.1-timer-resolution-1us-itl")
-def fine_clock(view: EvidenceView) -> Answer:
-    resolution_ns = view.need(TimingFact.CLOCK_RESOLUTION_NS)
-    for run in view.evidence.runs:
-        resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
-    view.note("clock_resolution_ns", resolution_ns)
-    return view.answer(
-        0 < resolution_ns <= FINE_CLOCK_NS,
-        f"the clock resolves {resolution_ns} ns",
-        f"a clock resolution of {resolution_ns} ns is not within 1 µs",
-    )
-
-
-def _option(view: EvidenceView) -> str:
-    option: str = view.need(StreamingFact.ITL_OPTION)
-    if option not in OPTIONS:
-        raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
-    return option
+check("S-4.2.1-timer-resolution-1us-itl")(clock_resolves(FINE_CLOCK_NS))
 
 
 @check("M-4.6.3-itl-option-declared")
@@ -64,7 +48,7 @@ def option_declared(view: EvidenceView) -> Answer:
     return view.answer(
         share is not None and share > SINGLE_TOKEN_SHARE,
         "direct timing; chunks of several tokens are few",
-        f"direct timing of chunks of which {share or 0:.1%} hold one token",
+        f"direct timing of chunks of which {percentage(share or 0)} hold one token",
     )
 
 
@@ -89,13 +73,15 @@ def option_b(view: EvidenceView) -> Answer:
 @check("P-B.2.1-itl-approach")
 def approach(view: EvidenceView) -> Answer:
     """The order of AMB-13, from the streams of the levels."""
-    records, option = view.records, _option(view)
+    records, option = view.records, view.need(StreamingFact.ITL_OPTION)
+    if option not in OPTIONS:
+        raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
     share = chunk_sizes(records).single_share
     several = share is None or share < 1.0
     server = len(records.server_token_ns) > 0 and server_clock_holds(records)
     misfit = server_clock_misfit(records) or 0.0
     if option == "C" and not server:
-        return view.unmet(f"option C by instants that {misfit:.1%} of the replies contradict")
+        return view.unmet(f"option C by instants that {percentage(misfit)} of the replies contradict")
     first = "C" if server and several else "direct" if share and share > SINGLE_TOKEN_SHARE else "A"
     view.note("single_token_share", share)
     return view.answer(
@@ -112,33 +98,25 @@ def fifty_tokens(view: EvidenceView) -> Answer:
         view.note(f"asked_for_fewer of {one.label}", asked_short)
         if asked_short > MOST_EXCLUDED:
             return view.unmet(
-                f"{one.label}: {asked_short:.1%} of the requests are for fewer than {FEWEST_TOKENS} tokens"
+                f"{one.label}: {percentage(asked_short)} of the requests are for fewer than {FEWEST_TOKENS} "
+                "tokens"
             )
         share = _of_level(view, one).get("excluded_share") or 0.0
         view.note(f"excluded_share of {one.label}", share)
         if share > MOST_EXCLUDED:
-            return view.unmet(f"{one.label}: {share:.1%} of the replies are shorter than 50 tokens")
+            return view.unmet(
+                f"{one.label}: {percentage(share)} of the replies are shorter than {FEWEST_TOKENS} tokens"
+            )
     return view.met("at least 50 output tokens each, early ends left out and counted")
 
 
-@check("P-5.4.2-min-100-requests")
-def hundred_requests(view: EvidenceView) -> Answer:
-    eligible = _counts(view, "eligible")
-    return view.answer(
-        min(eligible.values()) >= ITL_REQUESTS,
-        "100 requests or more at every level",
-        f"eligible requests per level: {eligible}",
-    )
-
-
-@check("P-5.4.2-min-5000-samples")
-def five_thousand_samples(view: EvidenceView) -> Answer:
-    samples = _counts(view, "samples")
-    return view.answer(
-        min(samples.values()) >= ITL_SAMPLES,
-        "5000 samples or more at every level",
-        f"samples per level: {samples}",
-    )
+check("P-5.4.2-min-100-requests")(
+    at_least(ITL_REQUESTS, "eligible requests of a level", lambda view: _counts(view, "eligible"))
+)
+check("P-5.4.2-min-5000-samples")(
+    at_least(ITL_SAMPLES, "samples of a level", lambda view: _counts(view, "samples"))
+)
+check("P-5.4.2-load-as-percentage")(shares_of_capacity())
 
 
 @check("S-5.4.2-load-levels")
@@ -150,20 +128,6 @@ def load_levels(view: EvidenceView) -> Answer:
         if not any(percent is not None and abs(percent - wanted) <= LEVEL_TOLERANCE for percent in percents)
     ]
     return view.answer(not lacking, "25, 50, 75 and 90 %", f"levels lacking: {lacking} % of saturation")
-
-
-@check("P-5.4.2-load-as-percentage")
-def load_as_percentage(view: EvidenceView) -> Answer:
-    rate, found = view.need_all(LoadFact.CAPACITY_RPS, LoadFact.CAPACITY_FOUND)
-    source = "found by a search" if found else "declared"
-    wrong, measured = shares_wrong(tested(view, SWEEP), rate), measurement_behind(view, rate)
-    if not wrong and measured is None:
-        return view.unmet(f"{rate:g} req/s, {source}: no search and no throughput test here measured it")
-    return view.answer(
-        not wrong,
-        f"percentages of {rate:g} req/s, {source}",
-        f"not the share of {rate:g} req/s that they name: {names_of(wrong)}",
-    )
 
 
 @check("P-5.4.2-method-specified")
@@ -211,31 +175,21 @@ def _counts(view: EvidenceView, name: str) -> dict[str, Any]:
     return counted
 
 
-def _of_every_level(capability: str, family: str, *statistics: str) -> Predicate:
-    """A predicate that is met when the statistics are defined at every level, by a method that is proved."""
-
-    def predicate(view: EvidenceView) -> Answer:
-        if capability:
-            view.capability(capability)
-        labels = [one.label for one in tested(view, SWEEP)]
-        view.need_metrics(f"{family}[{label}].{name}" for label in labels for name in statistics)
-        return view.met(f"{family} of {len(labels)} levels")
-
-    return predicate
+def _levels(view: EvidenceView) -> list[str]:
+    return [one.label for one in tested(view, SWEEP)]
 
 
-check("P-5.4.3-itl-formula")(_of_every_level("itl.gaps", "itl", "p50", "mean"))
-check("P-5.4.3-jitter")(_of_every_level("itl.per_request", "jitter", "p50"))
-check("P-5.4.3-max-pause")(_of_every_level("itl.per_request", "longest_pause", "p50"))
-check("M-5.4.3-exclude-ttft")(_of_every_level("itl.without_ttft", "itl", "p50"))
-check("P-5.4.4.1-aggregate")(_of_every_level("", "itl", *_STATISTICS))
-
-
-@check("P-5.4.4.2-per-request")
-def per_request(view: EvidenceView) -> Answer:
-    for family in ("jitter", "longest_pause"):
-        _of_every_level("", family, "p50", "p95", "p99")(view)
-    return view.met("jitter and longest pause of every level")
+check("P-5.4.3-itl-formula")(figures("itl[{}].p50", "itl[{}].mean", of_every=_levels, proved="itl.gaps"))
+check("P-5.4.3-jitter")(figures("jitter[{}].p50", of_every=_levels, proved="itl.per_request"))
+check("P-5.4.3-max-pause")(figures("longest_pause[{}].p50", of_every=_levels, proved="itl.per_request"))
+check("M-5.4.3-exclude-ttft")(figures("itl[{}].p50", of_every=_levels, proved="itl.without_ttft"))
+check("P-5.4.4.1-aggregate")(figures(*(f"itl[{{}}].{name}" for name in _STATISTICS), of_every=_levels))
+check("P-5.4.4.2-per-request")(
+    figures(
+        *(f"{family}[{{}}].{name}" for family in ("jitter", "longest_pause") for name in _TAILS),
+        of_every=_levels,
+    )
+)
 
 
 @check("P-5.4.4.3-modality")

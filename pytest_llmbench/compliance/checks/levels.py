@@ -5,7 +5,7 @@ percentages of: a figure by itself is no measurement."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,10 +20,11 @@ from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, Window, level_window, submitted_inside
 from pytest_llmbench.model.draft import STEADY_PROBES, TAIL_FACTOR, WARMUP_OUTPUT_TOKENS, WARMUP_REQUESTS
 from pytest_llmbench.model.facts import COLD_START, WarmupFact, WorkloadFact
+from pytest_llmbench.model.numbers import percentage, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import BURST, CHARACTERISATION, NOT_OFFERED, PROBE, Level, TestResult
+from pytest_llmbench.model.result import BURST, CHARACTERISATION, NOT_OFFERED, PROBE, Level
 
 check = Checks()
 
@@ -42,10 +43,20 @@ def at_least_s(seconds: float, *roles: str) -> Predicate:
         short = [one for one in levels if one.lasted_s < seconds - _DURATION_TOLERANCE_S]
         return view.answer(
             not short,
-            f"every level was held for {seconds:g} s or longer",
-            f"held for less than {seconds:g} s: "
-            + ", ".join(f"{one.label} ({one.lasted_s:.1f} s)" for one in short),
+            f"every level was held for {quantity(seconds, 's')} or longer",
+            f"held for less than {quantity(seconds, 's')}: "
+            + ", ".join(f"{one.label} ({quantity(one.lasted_s, 's')})" for one in short),
         )
+
+    return predicate
+
+
+def every_level(holds: Callable[[Tested], bool], yes: str, no: str, *roles: str) -> Predicate:
+    """A predicate that is met when every level of these roles, or of all, is so."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        wrong = [one for one in tested(view, *roles) if not holds(one)]
+        return view.answer(not wrong, yes, f"{no}: {names_of(wrong)}")
 
     return predicate
 
@@ -67,16 +78,13 @@ def overloaded(one: Tested) -> bool:
     return one.level.overloaded is not False
 
 
-@check("P-5.2.3.1-saturation-completion-90")
-def saturation_judged(view: EvidenceView) -> Answer:
-    """Every level is judged by the three rules, and one that gets more work than it completes is
-    saturated."""
-    levels = tested(view)
-    wrong = [one for one in levels if one.level.saturated is None]
-    wrong += [one for one in levels if one.level.overloaded and not one.level.saturated]
-    return view.answer(
-        not wrong, "every level is judged", f"not judged, or overloaded and not saturated: {names_of(wrong)}"
+check("P-5.2.3.1-saturation-completion-90")(
+    every_level(
+        lambda one: one.level.saturated is not None and (one.level.saturated or not one.level.overloaded),
+        "every level is judged",
+        "not judged, or it gets more work than it completes and is not called saturated",
     )
+)
 
 
 @check("P-5.2.3.1-saturation-p99-10x")
@@ -99,10 +107,11 @@ def tails_judged(view: EvidenceView) -> Answer:
     )
 
 
-@check("P-5.2.3.2-steady-queue")
-def steady_queue(view: EvidenceView) -> Answer:
-    growing = [one for one in tested(view, REPORTED) if one.level.queue_growing]
-    return view.answer(not growing, "the queue does not grow", f"the queue grows: {names_of(growing)}")
+check("P-5.2.3.2-steady-queue")(
+    every_level(
+        lambda one: not one.level.queue_growing, "the queue does not grow", "the queue grows", REPORTED
+    )
+)
 
 
 @check("P-5.2.3.2-steady-throughput")
@@ -117,21 +126,23 @@ def steady_throughput(view: EvidenceView) -> Answer:
     worst = max(known, key=lambda seen: (not seen.level, abs(seen.change)))
     return view.answer(
         worst.level,
-        f"throughput changes by {worst.change:.1%} over the window"
+        f"throughput changes by {percentage(worst.change)} over the window"
         + (", no more than chance" if worst.by_chance else ""),
-        f"throughput changes by {worst.change:.1%} over the window, 10 % is the limit, and it is a trend",
+        f"throughput changes by {percentage(worst.change)} over the window, 10 % is the limit, and it is a "
+        "trend",
     )
 
 
-@check("P-5.2.3.2-rampup-excluded")
-def ramp_up_excluded(view: EvidenceView) -> Answer:
-    """The window of every level is its last 90 %."""
-    wrong = [
-        one
-        for one in tested(view)
-        if abs(one.level.window_s - (1 - RAMP_UP_SHARE) * one.level.duration_s) > 0.01 * one.level.duration_s
-    ]
-    return view.answer(not wrong, "windows begin after the first tenth", f"another window: {names_of(wrong)}")
+check("P-5.2.3.2-rampup-excluded")(
+    every_level(
+        lambda one: (
+            abs(one.level.window_s - (1 - RAMP_UP_SHARE) * one.level.duration_s)
+            <= 0.01 * one.level.duration_s
+        ),
+        "windows begin after the first tenth",
+        "another window than the last 90 %",
+    )
+)
 
 
 TOLERANCE = 0.10
@@ -149,7 +160,7 @@ def model_loaded(view: EvidenceView) -> Answer:
     probes = [probe for probe in view.fact(WarmupFact.PROBES_AFTER_MS, []) if probe is not None]
     if probes and max(probes) > SLOW_PROBE * statistics.median(probes):
         return view.unmet(
-            f"a probe took {max(probes):g} ms, ten times the median: the model was still loading"
+            f"a probe took {quantity(max(probes), 'ms')}, ten times the median: the model was still loading"
         )
     return view.answer(
         loaded is True and requests_ok > 0,
@@ -198,8 +209,11 @@ def warmup_precedes(view: EvidenceView) -> bool:
         raise NoEvidenceError("the end of the warm-up" if not known else "record.submitted_ns")
     view.note("warmup_last_finished_ns", max(known))
     view.note("first_submitted_ns", own)
-    if shared is not None and not _warmed_up_by_owner(view, shared):
-        return False
+    if shared is not None:
+        view.note("first_submitted_of_shared_runs_ns", shared)
+        owners = [sibling.warmup.last_finished_ns for sibling in view.evidence.same_system]
+        if not any(end is not None and end < shared for end in owners):
+            return False
     return own is None or max(known) < own
 
 
@@ -208,21 +222,13 @@ def _first_submitted_ns(runs: list[Observation]) -> int | None:
     return min((int(column.min()) for column in columns if len(column)), default=None)
 
 
-def _warmed_up_by_owner(view: EvidenceView, first_ns: int) -> bool:
-    ends = [sibling.warmup.last_finished_ns for sibling in view.evidence.same_system]
-    view.note("first_submitted_of_shared_runs_ns", first_ns)
-    return any(end is not None and end < first_ns for end in ends)
-
-
 @check("S-4.5.2-probe-before-after")
 def probe_before_and_after(view: EvidenceView) -> Answer:
     before, after = view.need_all(WarmupFact.PROBE_BEFORE_MS, WarmupFact.PROBES_AFTER_MS)
     timed = [probe for probe in after if probe is not None]
-    return view.answer(
-        bool(timed),
-        f"probes took {before:g} ms before and {timed[-1] if timed else 0:g} ms after",
-        "no probe after",
-    )
+    if not timed:
+        return view.unmet("no probe after")
+    return view.met(f"probes took {quantity(before, 'ms')} before and {quantity(timed[-1], 'ms')} after")
 
 
 @check("S-4.5.2-stabilised")
@@ -232,11 +238,8 @@ def stabilised(view: EvidenceView) -> Answer:
         return view.unmet(f"fewer than {STEADY_PROBES} successful probes at the end")
     steps = [abs(b - a) / a for a, b in pairwise(last)]
     view.note("steps", steps)
-    return view.answer(
-        max(steps) < TOLERANCE,
-        f"the last {STEADY_PROBES} probes vary by {max(steps):.1%} at most",
-        f"the last {STEADY_PROBES} probes vary by {max(steps):.1%}",
-    )
+    told = f"the last {STEADY_PROBES} probes vary by {percentage(max(steps))}"
+    return view.answer(max(steps) < TOLERANCE, f"{told} at most", told)
 
 
 @check("M-4.5.3-cold-start-no-warmup")
@@ -335,28 +338,21 @@ class Tested:
 def tested(view: EvidenceView, *roles: str) -> tuple[Tested, ...]:
     """The levels of these roles, or all but bursts, at least one of them. Levels that were given up stand
     under their own role, ``reported (given up)``."""
-    found = tuple(
-        level for level in view.result.levels if (level.role in roles if roles else _is_tested(level))
-    )
+    found = {}
+    for place, level in enumerate(view.result.levels):
+        other = level.role in (BURST, CHARACTERISATION) or level.role.endswith(NOT_OFFERED)
+        if level.role in roles or not (roles or other):
+            found[place] = level
     if not found:
         raise NoEvidenceError(f"levels of role {' or '.join(roles)}" if roles else "levels")
-    view.note("levels", [level.label for level in found])
-    return tuple(_tested(view, level) for level in found)
-
-
-def _is_tested(level: Level) -> bool:
-    return level.role not in (BURST, CHARACTERISATION) and not level.role.endswith(NOT_OFFERED)
-
-
-def _tested(view: EvidenceView, level: Level) -> Tested:
+    view.note("levels", [level.label for level in found.values()])
+    runs = view.result.observations
     known: dict[int, Tested] = view.evidence.counted.setdefault("levels", {})
-    key = next(place for place, other in enumerate(view.result.levels) if other is level)
-    if key not in known:
-        runs = view.result.observations
+    for place, level in found.items():
         if level.observation is None or not 0 <= level.observation < len(runs):
             raise NoEvidenceError(f"the run of level {level.label}")
-        known[key] = Tested(level, runs[level.observation])
-    return known[key]
+        known.setdefault(place, Tested(level, runs[level.observation]))
+    return tuple(known[place] for place in found)
 
 
 def need_points(levels: Sequence[Tested], names: Iterable[str]) -> None:
@@ -390,25 +386,23 @@ def is_narrow(holds: float, fails: float, load_model: str = "open") -> bool:
     return fails - holds <= (max(widest, 1.0) if load_model == "closed" else widest)
 
 
-def measurement_behind(view: EvidenceView, rate: float) -> str | None:
-    """The measurement that shows ``rate`` to be the capacity; None where there is none.
+def was_measured(view: EvidenceView, rate: float) -> bool:
+    """Whether a measurement shows ``rate`` to be the capacity.
 
     A search of this test, with a saturated level close above; or a throughput test of the report on the same
     system with the same workload, with such a one.
     """
     if _found_by_search(view, rate):
-        return "found by this test's search"
-    name = view.need(WorkloadFact.NAME)
-    rates = [
-        found
-        for sibling in view.evidence.others("throughput")
-        if sibling.facts.value(WorkloadFact.NAME) == name
-        for found in _sustainable(sibling)
-    ]
+        return True
+    name, rates = view.need(WorkloadFact.NAME), []
+    for sibling in view.evidence.others("throughput"):
+        found = sibling.metrics.get("sustainable_rate")
+        if sibling.facts.value(WorkloadFact.NAME) != name or found is None:
+            continue
+        if found.point is not None and found.upper is not None and is_narrow(found.point, found.upper):
+            rates.append(found.point)
     view.note("throughput_tests_rps", rates)
-    if any(abs(found - rate) <= MOST_BESIDE * found for found in rates):
-        return "as the throughput test of this report found"
-    return None
+    return any(abs(found - rate) <= MOST_BESIDE * found for found in rates)
 
 
 def _found_by_search(view: EvidenceView, rate: float) -> bool:
@@ -427,13 +421,6 @@ def _found_by_search(view: EvidenceView, rate: float) -> bool:
         for other in probes
         if other.run.plan.variant == one.run.plan.variant
     )
-
-
-def _sustainable(result: TestResult) -> list[float]:
-    found = result.metrics.get("sustainable_rate")
-    if found is None or found.point is None or found.upper is None:
-        return []
-    return [found.point] if is_narrow(found.point, found.upper) else []
 
 
 def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from pytest_llmbench.compliance.checks.levels import Tested, names_of, tested
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, at_least, figures
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
 from pytest_llmbench.model.draft import (
@@ -19,6 +18,7 @@ from pytest_llmbench.model.draft import (
     REQUESTS_PER_LENGTH,
 )
 from pytest_llmbench.model.facts import ManifestFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.numbers import number
 
 check = Checks()
 
@@ -64,7 +64,10 @@ def _lengths(view: EvidenceView) -> list[tuple[int, Tested]]:
 def length_sequence(view: EvidenceView) -> Answer:
     """Three lengths or more within the model's context, short to long. Where they are the draft's, those that
     do not fit are listed; of the author's own there is nothing to list."""
-    limit = _context(view)
+    # A smaller context that is declared than the engine states makes short prompts no long ones.
+    limit = view.need(SUTFact.CONTEXT_LIMIT_TOKENS)
+    observed = view.fact(ManifestFact.CONTRADICTED, {}).get(SUTFact.CONTEXT_LIMIT_TOKENS, {}).get("observed")
+    limit = max(limit, observed) if isinstance(observed, int) else limit
     lengths = [length for length, _ in _lengths(view)]
     view.note("lengths", lengths)
     omitted = view.fact(ResultFact.LONG_CONTEXT_OMITTED, [])
@@ -76,31 +79,15 @@ def length_sequence(view: EvidenceView) -> Answer:
     ]
     if not set(lengths) <= set(CONTEXT_LENGTHS):
         unlisted = []
-    if not _reach_far(lengths, limit):
+    # Far enough to show scaling: 8K, and eight times the shortest; or half of the context.
+    longest, half = max(lengths), limit / 2
+    if longest < min(LONG_CONTEXT, half) or longest < min(LEAST_SPAN * min(lengths), half):
         return view.unmet(f"lengths {lengths} in a context of {limit}: not both a long and a short one")
     return view.answer(
         len(set(lengths)) >= FEWEST_LENGTHS and not beyond and not unlisted,
         f"{len(lengths)} lengths up to {max(lengths)} tokens",
         f"lengths {lengths}; beyond the context of {limit}: {beyond}; left out without a word: {unlisted}",
     )
-
-
-def _context(view: EvidenceView) -> int:
-    """The longest context that the engine states, or else that is declared: a smaller one that is declared
-    makes short prompts no long ones."""
-    declared: int = view.need(SUTFact.CONTEXT_LIMIT_TOKENS)
-    observed = view.fact(ManifestFact.CONTRADICTED, {}).get(SUTFact.CONTEXT_LIMIT_TOKENS, {}).get("observed")
-    return max(declared, observed) if isinstance(observed, int) else declared
-
-
-def _reach_far(lengths: Sequence[int], limit: int) -> bool:
-    """Whether the lengths reach far enough to show scaling.
-
-    The longest must be at least 8K or half of the context, and at least eight times the shortest or, again,
-    half of the context.
-    """
-    longest, half = max(lengths), limit / 2
-    return longest >= min(LONG_CONTEXT, half) and longest >= min(LEAST_SPAN * min(lengths), half)
 
 
 @check("P-5.9.2-output-256")
@@ -127,15 +114,21 @@ def closed_loop_1_to_4(view: EvidenceView) -> Answer:
     )
 
 
-@check("P-5.9.2-20-per-length")
-def twenty_per_length(view: EvidenceView) -> Answer:
-    counted = {length: int(one.records.ok.sum()) for length, one in _lengths(view)}
-    view.note("requests_ok", counted)
-    return view.answer(
-        min(counted.values()) >= REQUESTS_PER_LENGTH,
-        "20 requests or more of every length",
-        f"requests per length: {counted}",
+check("P-5.9.2-20-per-length")(
+    at_least(
+        REQUESTS_PER_LENGTH,
+        "requests of a length",
+        lambda view: {length: int(one.records.ok.sum()) for length, one in _lengths(view)},
     )
+)
+check("P-5.9.4-per-length")(
+    figures(
+        "ttft[{}].mean",
+        "ttft[{}].p50",
+        "ttft[{}].p95",
+        of_every=lambda view: [length for length, _ in _lengths(view)],
+    )
+)
 
 
 @check("P-5.9.3-short-warmup")
@@ -172,13 +165,6 @@ def ascending(view: EvidenceView) -> Answer:
     )
 
 
-@check("P-5.9.4-per-length")
-def per_length(view: EvidenceView) -> Answer:
-    lengths = [length for length, _ in _lengths(view)]
-    view.need_metrics(f"ttft[{length}].{name}" for length in lengths for name in ("mean", "p50", "p95"))
-    return view.met("mean, P50 and P95 of TTFT at every length")
-
-
 def _of_every_length(*fields: str) -> Predicate:
     """A predicate that is met when ``long_context.lengths`` has the fields of every length."""
 
@@ -207,7 +193,7 @@ def scaling_exponent(view: EvidenceView) -> Answer:
     view.need_fields(
         ResultFact.LONG_CONTEXT_FIT, "power.k", "power.r2", "linear.slope_us_per_token", "linear.r2"
     )
-    return view.met(f"k = {view.metric('prefill_exponent').point:.3f}")
+    return view.met(f"k = {number(view.metric('prefill_exponent').point)}")
 
 
 @check("P-5.9.5-table")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, is_narrow, names_of, tested
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, figures, one_of, stated
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.model.draft import PRESSURE_S
 from pytest_llmbench.model.facts import IsolationFact, LoadFact, WorkloadFact
+from pytest_llmbench.model.numbers import number, percent_label
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
-from pytest_llmbench.model.result import TestResult
 
 check = Checks()
 
@@ -45,7 +45,7 @@ def _percent(one: Tested) -> str:
     percent = one.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError(f"percent_of_capacity of {one.label}")
-    return f"{percent:g}%"
+    return percent_label(percent)
 
 
 def _of_sessions(view: EvidenceView) -> bool:
@@ -69,7 +69,7 @@ def levels(view: EvidenceView) -> Answer:
     ]
     return view.answer(
         max(percents) > 100 and not wrong,
-        f"{', '.join(f'{percent:g} %' for percent in percents)} of {capacity} in flight",
+        f"{', '.join(f'{number(percent)} %' for percent in percents)} of {capacity} in flight",
         f"no level beyond capacity, or not at its share of {capacity}: {names_of(wrong)}",
     )
 
@@ -91,36 +91,28 @@ def capacity_first(view: EvidenceView) -> Answer:
         best = max((one.value for one in passed), default=0)
         failed = [one.value for one in search if one.level.passed is False and one.value > best]
         if not failed or not is_narrow(best, min(failed), "closed"):
-            return view.unmet(f"nothing close above {best:g} in flight failed: the search found no capacity")
+            return view.unmet(
+                f"nothing close above {number(best)} in flight failed: the search found no capacity"
+            )
         return view.answer(
             best == capacity and before and same,
             f"{capacity} in flight by a search with {name}",
-            f"{capacity} is stated, the search with {name} ahead of the levels says {best:g}",
+            f"{capacity} is stated, the search with {name} ahead of the levels says {number(best)}",
         )
-    found = [
-        sibling.metrics["max_concurrency"].point
-        for sibling in view.evidence.others("capacity")
-        if sibling.facts.value(WorkloadFact.NAME) == name and _has_failed(sibling)
-    ]
+    found = []
+    for sibling in view.evidence.others("capacity"):
+        stated_ = sibling.metrics.get("max_concurrency")
+        if sibling.facts.value(WorkloadFact.NAME) != name or stated_ is None or stated_.point is None:
+            continue
+        failed = [level.concurrency or 0 for level in sibling.levels if level.passed is False]
+        if any(each > stated_.point and is_narrow(stated_.point, each, "closed") for each in failed):
+            found.append(stated_.point)
     view.note("capacity_tests", found)
     return view.answer(
         capacity in found,
         f"{capacity} in flight by the capacity test of this report",
         f"{capacity} in flight rests on no capacity test of this SUT with {name}",
     )
-
-
-def _has_failed(capacity_test: TestResult) -> bool:
-    """Whether the search of a capacity test saw a level close above its result that does not hold."""
-    stated = capacity_test.metrics.get("max_concurrency")
-    if stated is None or stated.point is None:
-        return False
-    failed = [
-        level.concurrency
-        for level in capacity_test.levels
-        if level.passed is False and (level.concurrency or 0) > stated.point
-    ]
-    return any(is_narrow(stated.point, concurrency or 0, "closed") for concurrency in failed)
 
 
 @check("P-5.8.3-min-duration-120s")
@@ -130,16 +122,17 @@ def min_duration(view: EvidenceView) -> Answer:
     return at_least_s(PRESSURE_S, *PRESSURE)(view)
 
 
-def _of_every_level(*names: str, defined: bool = True) -> Predicate:
-    """A predicate that is met when the metrics are reported for every level; ``defined``: with a number."""
+def _percents(view: EvidenceView) -> list[str]:
+    return [_percent(one) for one in tested(view, *PRESSURE)]
+
+
+def _reported(name: str) -> Predicate:
+    """A predicate that is met when the metric is reported for every level; it may be undefined there."""
 
     def predicate(view: EvidenceView) -> Answer:
-        own = [f"{name}[{_percent(one)}]" for one in tested(view, *PRESSURE) for name in names]
-        if defined:
-            view.need_metrics(own)
-        for name in own:
-            view.measured(name)
-        return view.met(f"{' and '.join(names)} of every level")
+        for percent in _percents(view):
+            view.measured(f"{name}[{percent}]")
+        return view.met(f"{name} of every level")
 
     return predicate
 
@@ -151,7 +144,13 @@ def monitor(view: EvidenceView) -> Answer:
     for one in levels:
         seen = {**one.level.errors, "out of memory": one.out_of_memory, "restarted": one.restarted}
         view.note(one.label, seen)
-    wrong = [one for one in levels if not _as_recorded(one)]
+    wrong = []
+    for one in levels:
+        counts = one.records.counts()
+        errors = {name: count for name, count in counts.items() if count and name not in NO_FAILURES}
+        told = {name: count for name, count in one.level.errors.items() if count}
+        if one.level.n_ok != counts[Outcome.OK] or told != errors:
+            wrong.append(one)
     return view.answer(
         not wrong,
         "completions, errors by kind, memory errors and restarts of every level",
@@ -159,16 +158,9 @@ def monitor(view: EvidenceView) -> Answer:
     )
 
 
-def _as_recorded(one: Tested) -> bool:
-    counts = one.records.counts()
-    errors = {name: count for name, count in counts.items() if count and name not in NO_FAILURES}
-    told = {name: count for name, count in one.level.errors.items() if count}
-    return one.level.n_ok == counts[Outcome.OK] and told == errors
-
-
-check("P-5.8.4-completion")(_of_every_level("completion_rate", "fail_rate"))
-check("P-5.8.4-preemption-recovery")(_of_every_level("preemption_recovery_rate", defined=False))
-check("P-5.8.4-preemption-loss")(_of_every_level("preemption_loss", defined=False))
+check("P-5.8.4-completion")(figures("completion_rate[{}]", "fail_rate[{}]", of_every=_percents))
+check("P-5.8.4-preemption-recovery")(_reported("preemption_recovery_rate"))
+check("P-5.8.4-preemption-loss")(_reported("preemption_loss"))
 
 
 @check("P-5.8.4-preemption-rate")

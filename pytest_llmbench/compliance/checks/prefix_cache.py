@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.facts import SUTFact, WarmupFact, WorkloadFact
+from pytest_llmbench.model.numbers import percentage, signed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
@@ -39,9 +40,9 @@ def prefix_parameters(view: EvidenceView) -> Answer:
     longest = int(records.shared_prefix_tokens.max())
     return view.answer(
         fraction > 0 and abs(shared - fraction) <= 0.02 and longest <= max(contexts),
-        f"{fraction:.0%} of the requests share one of {len(contexts)} prefixes",
-        f"{fraction:.0%} are to share a prefix of at most {max(contexts)} tokens; {shared:.1%} share up to "
-        f"{longest}",
+        f"{percentage(fraction)} of the requests share one of {len(contexts)} prefixes",
+        f"{percentage(fraction)} are to share a prefix of at most {max(contexts)} tokens; "
+        f"{percentage(shared)} share up to {longest}",
     )
 
 
@@ -75,25 +76,18 @@ def two_configurations(view: EvidenceView) -> Answer:
     view.note("variants", [off.run.plan.variant, on.run.plan.variant])
     if off.run.plan.variant == on.run.plan.variant:
         return view.unmet("both ran on the same variant of the SUT: nothing was switched")
-    cached = _cached_share(off.records)
+    told_ = off.records.ok & has(off.records.cached_tokens)
+    total = int(off.records.input_tokens[off.records.ok & (off.records.input_tokens > 0)].sum())
+    cached = float(off.records.cached_tokens[told_].sum()) / total if told_.any() and total else None
     view.note("cached_share_of_the_baseline", cached)
     switched = off.run.facts.value(SUTFact.PREFIX_CACHING) == DISABLED if cached is None else True
     return view.answer(
         (cached or 0.0) <= MOST_WHEN_OFF and switched,
         "baseline with the cache off, then with the cache on",
-        f"the baseline took {cached:.1%} of its input from a cache"
+        f"the baseline took {percentage(cached)} of its input from a cache"
         if cached
         else "no evidence that the cache was off: neither cached tokens nor the variant says so",
     )
-
-
-def _cached_share(records: Records) -> float | None:
-    """Cached over all input tokens; None where the server never reports cached tokens."""
-    told = records.ok & has(records.cached_tokens)
-    if not told.any():
-        return None
-    total = int(records.input_tokens[records.ok & (records.input_tokens > 0)].sum())
-    return float(records.cached_tokens[told].sum()) / total if total else None
 
 
 @check("P-5.7.3-identical-workload")
@@ -143,7 +137,13 @@ def baseline_warmup(view: EvidenceView) -> Answer:
     if not states:
         raise NoEvidenceError(f"levels of role {DISABLED} or {COLD}")
     for state, one in states.items():
-        kept = [run.records for run in _warmups_of(view, one)]
+        kept = [
+            run.records
+            for run in view.result.observations
+            if run.plan.phase is not Phase.MEASURE
+            and run.plan.variant == one.run.plan.variant
+            and run.started_ns < one.run.started_ns
+        ]
         sent = set().union(*(_pool(records) for records in kept))
         view.note(f"prefixes in the warm-up of cache {state}", len(sent))
         if sent & _pool(one.records):
@@ -154,17 +154,6 @@ def baseline_warmup(view: EvidenceView) -> Answer:
         if told and _first_hits(one.records) > MOST_FIRST_HITS:
             return view.unmet(f"cache {state}: prefixes were in the cache before their first request")
     return view.met("no measured prefix was in the cache ahead of these runs")
-
-
-def _warmups_of(view: EvidenceView, one: Tested) -> list[Observation]:
-    """The unmeasured runs on the same variant before it, where the result keeps them."""
-    return [
-        run
-        for run in view.result.observations
-        if run.plan.phase is not Phase.MEASURE
-        and run.plan.variant == one.run.plan.variant
-        and run.started_ns < one.run.started_ns
-    ]
 
 
 def _pool(records: Records) -> set[int]:
@@ -200,8 +189,8 @@ def prefixes_populated(view: EvidenceView) -> Answer:
     view.note("first_requests_that_hit", found)
     return view.answer(
         found >= 1 - MOST_FIRST_HITS,
-        f"{len(pool)} prefixes, found in the cache by {found:.0%} of their first requests",
-        f"only {found:.0%} of the prefixes were in the cache at their first request",
+        f"{len(pool)} prefixes, found in the cache by {percentage(found)} of their first requests",
+        f"only {percentage(found)} of the prefixes were in the cache at their first request",
     )
 
 
@@ -211,12 +200,7 @@ def prepopulated(view: EvidenceView) -> Answer:
     return view.met("the cache was filled ahead of the warm run" if populated else "not filled")
 
 
-@check("P-5.7.4-ttft-both")
-def ttft_of_both(view: EvidenceView) -> Answer:
-    view.need_metrics(f"ttft[{state}].{name}" for state in _states(view) for name in _STATISTICS)
-    return view.met("TTFT of every state of the cache")
-
-
+check("P-5.7.4-ttft-both")(figures(*(f"ttft[{{}}].{name}" for name in _STATISTICS), of_every=_states))
 check("P-5.7.4-reduction")(figures(*(f"ttft_reduction.{name}" for name in _STATISTICS)))
 check("P-5.7.4-hit-rate")(figures("cache_hit_rate", "cached_input_share"))
 
@@ -228,7 +212,7 @@ def throughput_gain(view: EvidenceView) -> Answer:
     if _of_sessions(view):
         return view.unmet("the requests are turns of sessions, which pause: no equal number was in flight")
     closed = _state(view, WARM).run.plan.load.in_flight is not None
-    told = "not measurable" if gain is None else f"{gain:+.1%} at equal concurrency"
+    told = "not measurable" if gain is None else f"{signed(gain)} at equal concurrency"
     return view.answer(closed == (gain is not None), told, f"{told}, which its load does not give")
 
 

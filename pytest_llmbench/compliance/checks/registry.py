@@ -1,8 +1,8 @@
-"""The registry of predicates, and ready-made ones: for facts, figures and tables that have to be stated."""
+"""The registry of predicates, and ready-made ones: for what has to be stated, counted or proved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView
@@ -49,12 +49,54 @@ def stated(*keys: Key[Any]) -> Predicate:
     return predicate
 
 
-def figures(*names: str) -> Predicate:
-    """A predicate that is met when every one of these metrics is defined."""
+def stated_fields(key: Key[dict[str, Any]], *names: str) -> Predicate:
+    """A predicate that is met when the fact, a mapping, states every one of these fields."""
 
     def predicate(view: EvidenceView) -> Answer:
-        view.need_metrics(names)
-        return view.met(f"{len(names)} figures are reported")
+        values = view.need_fields(key, *names)
+        return view.met(", ".join(f"{name} is {value}" for name, value in zip(names, values, strict=True)))
+
+    return predicate
+
+
+def capable(met: str, *capabilities: str) -> Predicate:
+    """A predicate that is met when the generator has these capabilities, which tests prove."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        for name in capabilities:
+            view.capability(name)
+        return view.met(met)
+
+    return predicate
+
+
+Labels = Callable[[EvidenceView], Iterable[object]]
+"""The labels of the parts of a run: its levels, lengths, classes, states."""
+
+
+def figures(*names: str, of_every: Labels = lambda _: ("",), proved: str = "") -> Predicate:
+    """A predicate that is met when every one of these metrics is defined. ``{}`` in a name stands for every
+    label in turn. ``proved``: the capability by which they are computed."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        if proved:
+            view.capability(proved)
+        every = [name.format(label) for label in of_every(view) for name in names]
+        view.need_metrics(every)
+        return view.met(f"{len(every)} figures are reported")
+
+    return predicate
+
+
+def at_least(least: int, what: str, counts: Callable[[EvidenceView], Mapping[Any, int]]) -> Predicate:
+    """A predicate that is met when each part of a run, by its label, counts at least so many."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        counted = counts(view)
+        view.note(what, counted)
+        told = ", ".join(f"{label} {count}" for label, count in counted.items())
+        enough = min(counted.values()) >= least
+        return view.answer(enough, f"{what}: {told}", f"{what}: {told}; at least {least} are needed")
 
     return predicate
 

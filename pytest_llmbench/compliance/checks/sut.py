@@ -9,12 +9,14 @@ import re
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, has
 from pytest_llmbench.model.facts import EndpointFact, GuardrailFact, ManifestFact, SUTFact
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.record import Outcome
 
 check = Checks()
 
 BOUNDARIES = ("model_engine", "application_gateway", "compound_system")
 _NO_ACCELERATOR = ("cpu", "none")
+# Numbers of parameters in a name: 8x7b, 405b, 0.5b.
 _SIZE = re.compile(r"(?<![a-z0-9.])(?:\d+x)?\d+(?:\.\d+)?[bm](?![a-z0-9])")
 _BITS = re.compile(r"(?<![a-z0-9])(?:fp|int|bf|[qwkai])\d+[a-z0-9]*(?:_[a-z0-9]+)*")
 """Precisions in names: fp8, int4, q4_k_m, w4a16."""
@@ -29,27 +31,20 @@ def boundary_declared(view: EvidenceView) -> Answer:
         view.need(SUTFact.COMPONENTS)
     elif boundary not in BOUNDARIES:
         return view.unmet(f"sut.boundary is {boundary!r}, not one of {', '.join(BOUNDARIES)} or custom")
-    frozen_ns, _ = view.need_all(ManifestFact.FROZEN_NS, ManifestFact.SHA256)
+    frozen_ns, digest = view.need_all(ManifestFact.FROZEN_NS, ManifestFact.SHA256)
     dispatched = view.records.dispatched_ns[has(view.records.dispatched_ns)]
     if not len(dispatched):
         return view.unmet("no evidence: record.dispatched_ns")
     first_ns = int(dispatched.min())
     view.note("first_dispatched_ns", first_ns)
+    if any(run.shared_from for run in view.runs):  # the test that measured them froze the same manifest
+        owners = [s.facts for s in view.evidence.siblings if s.facts.value(ManifestFact.SHA256) == digest]
+        frozen_ns = min([frozen_ns, *(each.value(ManifestFact.FROZEN_NS, frozen_ns) for each in owners)])
     return view.answer(
-        min(frozen_ns, *_frozen_by_owners(view)) < first_ns,
+        frozen_ns < first_ns,
         f"{boundary}, declared before the first measured request",
         "the manifest was frozen after the first measured request",
     )
-
-
-def _frozen_by_owners(view: EvidenceView) -> list[int]:
-    """The instants at which this test and those it shares runs with froze the same manifest; at least one
-    value."""
-    digest, own_ns = view.need_all(ManifestFact.SHA256, ManifestFact.FROZEN_NS)
-    if not any(run.shared_from for run in view.runs):
-        return [own_ns]
-    owners = [s.facts for s in view.evidence.siblings if s.facts.value(ManifestFact.SHA256) == digest]
-    return [own_ns, *(facts.value(ManifestFact.FROZEN_NS, own_ns) for facts in owners)]
 
 
 check("M-5.1.2.3-sut-configuration")(stated(SUTFact.BOUNDARY))
@@ -82,7 +77,9 @@ def _contradict(one: str, other: str) -> bool:
     and small), and not the same."""
     return any(
         bool(a) and bool(b) and not any(_begins(x, y) or _begins(y, x) for x in a for y in b)
-        for a, b in ((found(one), found(other)) for found in (_sizes, _versions, _members))
+        for a, b in (
+            (found(one.lower()), found(other.lower())) for found in (_SIZE.findall, _versions, _members)
+        )
     )
 
 
@@ -95,14 +92,9 @@ def _members(name: str) -> set[str]:
     return set(_MEMBERS.intersection(re.findall(r"[a-z]+", name.lower())))
 
 
-def _sizes(name: str) -> set[str]:
-    """The numbers of parameters in a name: ``8x7b``, ``405b``, ``0.5b``."""
-    return set(_SIZE.findall(name.lower()))
-
-
 def _versions(name: str) -> set[str]:
     """The versions in a name: ``3.1`` of Llama-3.1-8B, ``2.5`` of qwen2.5; no sizes, dates or bits."""
-    rest = _BITS.sub(" ", _SIZE.sub(" ", name.lower()))
+    rest = _BITS.sub(" ", _SIZE.sub(" ", name))
     return set(re.findall(r"(?<![\d.])\d{1,2}(?:\.\d{1,2})?(?![\d.])", rest))
 
 
@@ -123,8 +115,8 @@ def hardware(view: EvidenceView) -> Answer:
     _, count, memory_gib = view.need_all(*SUTFact.ACCELERATORS)
     return view.answer(
         count >= 1 and memory_gib > 0,
-        f"{count} × {kind} with {memory_gib:g} GiB",
-        f"{count} accelerators with {memory_gib:g} GiB are not a hardware description",
+        f"{count} × {kind} with {quantity(memory_gib, 'GiB')}",
+        f"{count} accelerators with {quantity(memory_gib, 'GiB')} are not a hardware description",
     )
 
 

@@ -13,18 +13,20 @@ from pytest_llmbench.compliance.checks.levels import (
     Tested,
     at_least_s,
     confirmed_by_sweep,
+    every_level,
     is_narrow,
-    measurement_behind,
     names_of,
     need_points,
     overloaded,
     tested,
+    was_measured,
 )
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, figures, one_of, tables
 from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.draft import ADVISED_LEVEL_S, LEVELS_OF_A_SWEEP, SHORTEST_LEVEL_S
 from pytest_llmbench.model.facts import Key, LoadFact, ResultFact
+from pytest_llmbench.model.numbers import number, percentage, quantity
 from pytest_llmbench.model.result import PROBE
 
 check = Checks()
@@ -44,7 +46,8 @@ check("S-5.2.2.1-duration-300s")(at_least_s(ADVISED_LEVEL_S, REPORTED))
 @check("M-5.2.2.1-duration-defined")
 def duration_defined(view: EvidenceView) -> Answer:
     duration_s = view.need(LoadFact.DURATION_S)
-    return view.answer(duration_s > 0, f"{duration_s:g} s per level", f"{duration_s!r} s is not a duration")
+    told = quantity(duration_s, "s")
+    return view.answer(duration_s > 0, f"{told} per level", f"{told} is not a duration")
 
 
 def _range(view: EvidenceView, key: Key[list[float]]) -> tuple[float, float, float]:
@@ -55,23 +58,19 @@ def _range(view: EvidenceView, key: Key[list[float]]) -> tuple[float, float, flo
     return float(low), float(high), float(step)
 
 
-def _range_defined(view: EvidenceView, key: Key[list[float]]) -> Answer:
-    low, high, step = _range(view, key)
-    return view.answer(
-        0 < low < high and step > 0,
-        f"from {low:g} to {high:g} in steps of {step:g}",
-        f"from {low:g} to {high:g} in steps of {step:g} is no range",
-    )
+def _range_defined(key: Key[list[float]]) -> Predicate:
+    """A predicate that is met when the fact is a range with a step."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        low, high, step = _range(view, key)
+        told = f"from {number(low)} to {number(high)} in steps of {number(step)}"
+        return view.answer(0 < low < high and step > 0, told, f"{told} is no range")
+
+    return predicate
 
 
-@check("M-5.2.2.2-open-loop-range")
-def open_loop_range(view: EvidenceView) -> Answer:
-    return _range_defined(view, LoadFact.RATE_RANGE)
-
-
-@check("M-5.2.2.2-closed-loop-range")
-def closed_loop_range(view: EvidenceView) -> Answer:
-    return _range_defined(view, LoadFact.CONCURRENCY_RANGE)
+check("M-5.2.2.2-open-loop-range")(_range_defined(LoadFact.RATE_RANGE))
+check("M-5.2.2.2-closed-loop-range")(_range_defined(LoadFact.CONCURRENCY_RANGE))
 
 
 @check("P-5.2.2.3-slo-semantics")
@@ -113,7 +112,7 @@ def throughput_formula(view: EvidenceView) -> Answer:
     view.need(ResultFact.THROUGHPUT_RAW_OUTPUT_TOK_S)
     tested(view, REPORTED)
     rate = view.metric("output_token_throughput").point
-    return view.met(f"{rate:.1f} output tokens per second of the window")
+    return view.met(f"{number(rate)} output tokens per second of the window")
 
 
 @check("P-5.2.3-binary-search")
@@ -123,7 +122,7 @@ def binary_search(view: EvidenceView) -> Answer:
     low, high, _ = _range(view, _range_key(view))
     probes = [one for one in everything if one.level.role == PROBE]
     if not any(abs(one.value - low) <= _STEP_TOLERANCE * low for one in probes):
-        return view.unmet(f"the minimum of the range, {low:g}, was not tested")
+        return view.unmet(f"the minimum of the range, {number(low)}, was not tested")
     reported = [one for one in everything if one.level.role == REPORTED]
     if not reported:
         return view.answer(
@@ -134,7 +133,7 @@ def binary_search(view: EvidenceView) -> Answer:
     if not _acceptable(view, reported[0]):
         return view.unmet(f"the reported level {reported[0].label} is saturated")
     if not any(one.value >= high * (1 - _STEP_TOLERANCE) for one in probes):
-        return view.unmet(f"the maximum of the range, {high:g}, was not tested")
+        return view.unmet(f"the maximum of the range, {number(high)}, was not tested")
     return _bracket(view, reported[0], everything, lambda one: _acceptable(view, one))
 
 
@@ -162,15 +161,14 @@ def _bracket(
         return view.unmet(f"no tested level above {best.label} fails: it is a lower bound, not the highest")
     gap = above[0].value - best.value
     view.note("lowest_failing_above", above[0].value)
+    held, failed = number(best.value), number(above[0].value)
     if gap > step + _STEP_TOLERANCE * best.value:
-        return view.unmet(
-            f"between {best.value:g}, which holds, and {above[0].value:g} lies more than the step {step:g}"
-        )
+        return view.unmet(f"between {held}, which holds, and {failed} lies more than the step {number(step)}")
     return view.answer(
         is_narrow(best.value, above[0].value, best.level.load_model),
-        f"{best.value:g} holds, {above[0].value:g} does not, the step is {step:g}",
-        f"{best.value:g} holds and {above[0].value:g} does not: a maximum in between is found by steps of at "
-        f"most {WIDEST_BRACKET:.0%}, so give a smaller step than {step:g}",
+        f"{held} holds, {failed} does not, the step is {number(step)}",
+        f"{held} holds and {failed} does not: a maximum in between is found by steps of at most "
+        f"{percentage(WIDEST_BRACKET)}, so give a smaller step than {number(step)}",
     )
 
 
@@ -188,7 +186,7 @@ check("P-5.2.4.2-tokens-per-gpu-second")(figures("output_tokens_per_gpu_second")
 def batch_utilization(view: EvidenceView) -> Answer:
     """A share, or not measurable."""
     share = view.measured("batch_utilisation")
-    return view.met("not measurable" if share is None else f"{share:.1%} of the batch")
+    return view.met("not measurable" if share is None else f"{percentage(share)} of the batch")
 
 
 @check("P-5.2.4.3-latency-at-max")
@@ -232,48 +230,49 @@ def span_to_saturation(view: EvidenceView) -> Answer:
     high = any(one.level.saturated for one in levels)
     return view.answer(
         low and high,
-        f"from {min(percents):g} % up to saturation",
-        f"from {min(percents):g} to {max(percents):g} % of the capacity: not from 10 % up to saturation",
+        f"from {number(min(percents))} % up to saturation",
+        f"from {number(min(percents))} to {number(max(percents))} % of the capacity: not from 10 % up to "
+        "saturation",
     )
 
 
-@check("M-5.3.2-open-loop-required")
-def open_loop_required(view: EvidenceView) -> Answer:
-    closed = [
-        one
-        for one in tested(view, SWEEP)
-        if one.level.load_model != "open" or one.run.plan.load.request_rate is None
-    ]
-    return view.answer(not closed, "open loop at every level", f"not an open loop: {names_of(closed)}")
+check("M-5.3.2-open-loop-required")(
+    every_level(
+        lambda one: one.level.load_model == "open" and one.run.plan.load.request_rate is not None,
+        "open loop at every level",
+        "not an open loop",
+        SWEEP,
+    )
+)
 
 
-@check("P-5.3.3-capacity-estimate")
-def capacity_estimate(view: EvidenceView) -> Answer:
-    """A rate that was measured; the levels are the shares of it that they say, and do not show it to be
-    another one. A published figure that nothing measured is confirmed by the sweep itself."""
-    rate, found = view.need_all(LoadFact.CAPACITY_RPS, LoadFact.CAPACITY_FOUND)
-    source = "found by a search" if found else "declared"
-    levels = tested(view, SWEEP)
-    wrong = shares_wrong(levels, rate)
-    if rate > 0 and not wrong and measurement_behind(view, rate) is None and not confirmed_by_sweep(levels):
-        return view.unmet(
-            f"{rate:g} req/s, {source}: no test measured it, and no level saturates about there"
+def shares_of_capacity(*, sweep_confirms: bool = False) -> Predicate:
+    """A predicate that is met when the capacity was measured and every level's rate is the share of it that
+    the level names. ``sweep_confirms``: a published figure that nothing measured is confirmed by levels that
+    saturate about there."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        rate, found = view.need_all(LoadFact.CAPACITY_RPS, LoadFact.CAPACITY_FOUND)
+        told = f"{quantity(rate, 'req/s')}, {'found by a search' if found else 'declared'}"
+        levels = tested(view, SWEEP)
+        wrong = [
+            one
+            for one in levels
+            if one.level.percent_of_capacity is None
+            or abs(one.value - rate * one.level.percent_of_capacity / 100) > _RATE_TOLERANCE * one.value
+        ]
+        confirmed = was_measured(view, rate) or (sweep_confirms and confirmed_by_sweep(levels))
+        if rate > 0 and not wrong and not confirmed:
+            nor = ", and no level saturates about there" if sweep_confirms else ""
+            return view.unmet(f"{told}: no search and no throughput test here measured it{nor}")
+        return view.answer(
+            rate > 0 and not wrong, told, f"not the share of {told}, that they name: {names_of(wrong)}"
         )
-    return view.answer(
-        rate > 0 and not wrong,
-        f"{rate:g} req/s, {source}",
-        f"not the share of {rate:g} req/s that they name: {names_of(wrong)}",
-    )
+
+    return predicate
 
 
-def shares_wrong(levels: Sequence[Tested], rate: float) -> list[Tested]:
-    """The levels whose offered rate is not their percentage of the capacity."""
-    return [
-        one
-        for one in levels
-        if one.level.percent_of_capacity is None
-        or abs(one.value - rate * one.level.percent_of_capacity / 100) > _RATE_TOLERANCE * one.value
-    ]
+check("P-5.3.3-capacity-estimate")(shares_of_capacity(sweep_confirms=True))
 
 
 @check("P-5.3.3-level-grid")
@@ -315,7 +314,7 @@ def _reported_if_any(metric: str) -> Predicate:
     def predicate(view: EvidenceView) -> Answer:
         tested(view, SWEEP)
         point = view.measured(metric)
-        return view.met("not reached" if point is None else f"{point:g} req/s")
+        return view.met("not reached" if point is None else quantity(point, "req/s"))
 
     return predicate
 
@@ -330,5 +329,4 @@ def table_and_plot(view: EvidenceView) -> Answer:
     """The levels, the points below them, and a curve with more than one point."""
     view.table("tradeoff_levels")
     view.table("tradeoff_points")
-    points = max((len(x) for x, _ in view.plot("throughput_latency").series.values()), default=0)
-    return view.answer(points > 1, "curve, table and points", "the curve has no points")
+    return view.curve("throughput_latency")

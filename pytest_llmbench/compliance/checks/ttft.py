@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_llmbench.compliance.checks.levels import warmup_precedes
-from pytest_llmbench.compliance.checks.registry import Checks, figures, one_of, stated, tables
+from pytest_llmbench.compliance.checks.registry import Checks, at_least, figures, one_of, stated, tables
 from pytest_llmbench.compliance.checks.workload import custom_fully_specified
 from pytest_llmbench.compliance.evidence import (
     Answer,
@@ -26,6 +26,7 @@ from pytest_llmbench.model.facts import (
     WarmupFact,
     WorkloadFact,
 )
+from pytest_llmbench.model.numbers import duration, number, percentage, quantity
 from pytest_llmbench.model.plan import JUDGED
 
 check = Checks()
@@ -53,22 +54,12 @@ def request_count_defined(view: EvidenceView) -> Answer:
     )
 
 
-def _enough_requests(view: EvidenceView, needed: int) -> Answer:
-    measured = len(view.records)
-    view.note("measured_requests", measured)
-    return view.answer(
-        measured >= needed, f"{measured} requests", f"{measured} requests, {needed} are needed"
-    )
+def _measured(view: EvidenceView) -> dict[str, int]:
+    return {"measured": len(view.records)}
 
 
-@check("M-5.1.2.1-request-count-p99")
-def requests_for_p99(view: EvidenceView) -> Answer:
-    return _enough_requests(view, P99_REQUESTS)
-
-
-@check("M-5.1.2.1-request-count-p999")
-def requests_for_p999(view: EvidenceView) -> Answer:
-    return _enough_requests(view, P999_REQUESTS)
+check("M-5.1.2.1-request-count-p99")(at_least(P99_REQUESTS, "requests", _measured))
+check("M-5.1.2.1-request-count-p999")(at_least(P999_REQUESTS, "requests", _measured))
 
 
 @check("M-5.1.2.2-open-loop-params")
@@ -78,8 +69,8 @@ def open_loop_parameters(view: EvidenceView) -> Answer:
         view.need(LoadFact.BURSTINESS)
     return view.answer(
         rate > 0 and arrival in ARRIVALS,
-        f"{arrival} at {rate:g} req/s",
-        f"{arrival!r} at {rate!r} req/s is not a load",
+        f"{arrival} at {quantity(rate, 'req/s')}",
+        f"{arrival!r} at {quantity(rate, 'req/s')} is not a load",
     )
 
 
@@ -138,11 +129,8 @@ def first_content_token(view: EvidenceView) -> Answer:
         return view.unmet(f"TTFT runs to the first token of kind {kind!r}, not to the first content token")
     records = view.records
     both = has(records.first_content_ns) & has(records.first_nonempty_ns)
-    wrong = int((both & (records.first_content_ns < records.first_nonempty_ns)).sum())
-    view.note("contradicting_records", wrong)
-    return view.answer(
-        wrong == 0, "the first content token", f"{wrong} records have content before any output"
-    )
+    wrong = both & (records.first_content_ns < records.first_nonempty_ns)
+    return view.no_record(wrong, "the first content token", "have content before any output")
 
 
 @check("M-5.1.3.1-noncontent-noted")
@@ -150,7 +138,7 @@ def noncontent_noted(view: EvidenceView) -> Answer:
     noted = view.need(TimingFact.NONCONTENT_SHARE)
     return view.answer(
         noted > 0,
-        f"{noted:.1%} of the requests sent non-content output first",
+        f"{percentage(noted)} of the requests sent non-content output first",
         "requests sent non-content output first, and none is noted",
     )
 
@@ -166,15 +154,13 @@ check("P-5.1.3-ttft-formula")(figures("ttft.min", "ttft.max"))
 check("P-5.1.4.1-mean-min-max")(figures("ttft.mean", "ttft.min", "ttft.max"))
 
 
-@check("P-5.1.4.3-sample-floor")
-def sample_floor(view: EvidenceView) -> Answer:
-    samples = int(has_first_token(view.records).sum())
-    view.note("samples", samples)
-    return view.answer(
-        samples >= P999_REQUESTS,
-        f"{samples} samples",
-        f"{samples} samples; P99 needs {P99_REQUESTS}, P99.9 needs {P999_REQUESTS}",
+check("P-5.1.4.3-sample-floor")(
+    at_least(
+        P999_REQUESTS,
+        f"TTFT samples (P99 alone needs {P99_REQUESTS})",
+        lambda view: {"samples": int(has_first_token(view.records).sum())},
     )
+)
 
 
 @check("M-5.1.4.3-sample-count-stated")
@@ -265,13 +251,13 @@ def workload(view: EvidenceView) -> Answer:
 def load(view: EvidenceView) -> Answer:
     model = view.need(LoadFact.MODEL)
     amount = view.need(LoadFact.RATE_RPS if model == "open" else LoadFact.CONCURRENCY)
-    return view.met(f"{model} loop, {amount:g}")
+    return view.met(f"{model} loop, {number(amount)}")
 
 
 @check("M-5.1.5.1-count-duration")
 def count_and_duration(view: EvidenceView) -> Answer:
     count, seconds = len(view.records), sum(run.duration_s for run in view.runs)
-    return view.answer(seconds > 0, f"{count} requests, {seconds:.1f} s", "the runs have no duration")
+    return view.answer(seconds > 0, f"{count} requests, {duration(seconds)}", "the runs have no duration")
 
 
 @check("M-5.1.5.1-warmup")
@@ -287,6 +273,4 @@ def warmup(view: EvidenceView) -> Answer:
 
 @check("S-5.1.5.4-distribution-plot")
 def distribution_plot(view: EvidenceView) -> Answer:
-    plot = view.plot("ttft_cdf", "ttft_histogram")
-    points = max((len(x) for x, _ in plot.series.values()), default=0)
-    return view.answer(points > 1, f"{plot.id} with {points} points", f"{plot.id} has no points")
+    return view.curve("ttft_cdf", "ttft_histogram")

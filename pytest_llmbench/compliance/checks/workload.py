@@ -4,9 +4,18 @@ workloads as the draft defines them (section 4.3.2 and appendix A).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
+from pytest_llmbench.compliance.checks.registry import (
+    Checks,
+    Predicate,
+    capable,
+    one_of,
+    stated,
+    stated_fields,
+)
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.workload_evidence import (
     MOST_UNSTATED_CACHED,
@@ -24,8 +33,9 @@ from pytest_llmbench.compliance.workload_evidence import (
 from pytest_llmbench.metrics.server_side import by_server
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, CONTEXTS, ZIPF_EXPONENT
 from pytest_llmbench.model.facts import TokenizerFact, WorkloadFact
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
+from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn
 from pytest_llmbench.model.request import INPUT_FIELDS, LIVE_ANSWERS, OUTPUT_FIELDS, SAMPLING_FIELDS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.lengths import CONTROLS, LENGTH_TYPES
@@ -53,7 +63,7 @@ def custom_fully_specified(view: EvidenceView) -> Answer:
             return answer
     view.need_all(WorkloadFact.N_REQUESTS, WorkloadFact.SEED, WorkloadFact.TEMPERATURE, WorkloadFact.STOP)
     difference = against_workload(view, SAMPLING_FIELDS) or regenerated(view)
-    return view.answer(difference is None, "completely specified and drawn again alike", difference or "")
+    return view.unless(difference, "completely specified and drawn again alike")
 
 
 @check("M-4.3.1-input-length-spec")
@@ -62,7 +72,7 @@ def input_length(view: EvidenceView) -> Answer:
     if kind not in LENGTH_TYPES:
         return view.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
     complaint = against_workload(view, INPUT_FIELDS) or read_in_part(view)
-    return view.answer(complaint is None, f"input length {kind}", complaint or "")
+    return view.unless(complaint, f"input length {kind}")
 
 
 @check("M-4.3.1-output-length-spec")
@@ -77,15 +87,14 @@ def output_length(view: EvidenceView) -> Answer:
     if control not in CONTROLS:
         return view.unmet(f"output length controlled by {control!r}, not {', '.join(CONTROLS)}")
     complaint = against_workload(view, OUTPUT_FIELDS) or held_to_another_limit(view)
-    return view.answer(complaint is None, f"output length {kind}, controlled by {control}", complaint or "")
+    return view.unless(complaint, f"output length {kind}, controlled by {control}")
 
 
-@check("M-4.3.1-content-spec")
-def content(view: EvidenceView) -> Answer:
-    domain, language, *_ = view.need_fields(
+content = check("M-4.3.1-content-spec")(
+    stated_fields(
         WorkloadFact.CONTENT, "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
     )
-    return view.met(f"content: {domain}, language: {language}")
+)
 
 
 @check("M-4.3.1-prefix-sharing-spec")
@@ -95,12 +104,12 @@ def prefix_sharing(view: EvidenceView) -> Answer:
     if not 0 <= fraction <= 1:
         return view.unmet(f"{fraction!r} is not a share")
     alike, repeated = alike_and_repeated(view)
-    told = f"{fraction:g} of the requests share a prefix"
-    told += f", {alike:.1%} of the entries of the data set begin like another one" if alike else ""
-    told += f", {repeated:.1%} of the requests send an entry of it again" if repeated else ""
-    cached = own_input_cached(view)
-    found = cached is not None and cached > fraction + alike + repeated + MOST_UNSTATED_CACHED
-    return view.answer(not found, told, f"{told}, and {cached or 0:.1%} of their tokens came from a cache")
+    told = f"{percentage(fraction)} of the requests share a prefix"
+    told += f", {percentage(alike)} of the entries of the data set begin like another one" if alike else ""
+    told += f", {percentage(repeated)} of the requests send an entry of it again" if repeated else ""
+    cached = own_input_cached(view) or 0.0
+    found = cached > fraction + alike + repeated + MOST_UNSTATED_CACHED
+    return view.answer(not found, told, f"{told}, and {percentage(cached)} of their tokens came from a cache")
 
 
 def advised(workload: str) -> Predicate:
@@ -111,45 +120,42 @@ def advised(workload: str) -> Predicate:
         if name != workload:
             return view.unmet(f"the workload is {name}, the advised one is {workload}")
         doubt = unverified(view)
-        return view.answer(doubt is None, f"the workload is {name}", f"not verified: {doubt}")
+        return view.unless(doubt and f"not verified: {doubt}", f"the workload is {name}")
 
     return predicate
 
 
-def _uses(view: EvidenceView, workload: str) -> Answer:
-    """The entry is met when this run or another result of the same test on the same SUT uses ``workload``
-    (AMB-06)."""
-    if view.need(WorkloadFact.NAME) == workload:
-        return advised(workload)(view)
-    published = view.evidence.published_digests
-    others = [
-        sibling.facts.value(WorkloadFact.NAME)
-        for sibling in view.evidence.others(view.evidence.test)
-        if doubt_about(sibling.facts, published) is None
-    ]
-    view.note("sibling_workloads", others)
-    return view.answer(
-        workload in others,
-        f"another run of this test on this SUT uses {workload}",
-        f"neither this run nor another of this test on this SUT uses {workload}",
-    )
+def _used(workload: str) -> Predicate:
+    """Met when this run or another result of the same test on the same SUT uses ``workload`` (AMB-06)."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        if view.need(WorkloadFact.NAME) == workload:
+            return advised(workload)(view)
+        published = view.evidence.published_digests
+        others = [
+            sibling.facts.value(WorkloadFact.NAME)
+            for sibling in view.evidence.others(view.evidence.test)
+            if doubt_about(sibling.facts, published) is None
+        ]
+        view.note("sibling_workloads", others)
+        return view.answer(
+            workload in others,
+            f"another run of this test on this SUT uses {workload}",
+            f"neither this run nor another of this test on this SUT uses {workload}",
+        )
+
+    return predicate
 
 
-@check("M-4.3.2.1-synthetic-uniform-for-engine")
-def synthetic_uniform_for_engine(view: EvidenceView) -> Answer:
-    return _uses(view, "synthetic-uniform")
-
-
-@check("S-4.3.2.3-conversation-for-gateway")
-def conversation_for_gateway(view: EvidenceView) -> Answer:
-    return _uses(view, "conversation")
+check("M-4.3.2.1-synthetic-uniform-for-engine")(_used("synthetic-uniform"))
+check("S-4.3.2.3-conversation-for-gateway")(_used("conversation"))
 
 
 @check("M-4.3.3-deterministic-seed")
 def deterministic_seed(view: EvidenceView) -> Answer:
     seed = view.need(WorkloadFact.SEED)
     difference = regenerated(view)
-    return view.answer(difference is None, f"seed {seed} gives the same sequence again", difference or "")
+    return view.unless(difference, f"seed {seed} gives the same sequence again")
 
 
 check("M-4.3.3-seed-reported")(stated(WorkloadFact.SEED))
@@ -173,16 +179,8 @@ def publish_sequences(view: EvidenceView) -> Answer:
     )
 
 
-@check("M-4.3.3-dataset-version")
-def dataset_version(view: EvidenceView) -> Answer:
-    name, version, _ = view.need_fields(WorkloadFact.DATASET, "name", "version", "file_sha256")
-    return view.met(f"{name}, version {version}")
-
-
-@check("M-4.3.3-dataset-subset")
-def dataset_subset(view: EvidenceView) -> Answer:
-    (method,) = view.need_fields(WorkloadFact.DATASET, "subset_method")
-    return view.met(f"subset: {method}")
+check("M-4.3.3-dataset-version")(stated_fields(WorkloadFact.DATASET, "name", "version", "file_sha256"))
+check("M-4.3.3-dataset-subset")(stated_fields(WorkloadFact.DATASET, "subset_method"))
 
 
 @check("M-4.3.3-dataset-preprocessing")
@@ -260,30 +258,34 @@ def _counted_here(view: EvidenceView, source: TokenSource) -> bool:
 
 SHARE_TOLERANCE = 0.02
 """Realised shares lie within two points of the named ones."""
-_UNIFORM_BOUNDS = ((128, 512), (64, 256))
-_SKEWED_BOUNDS = ((32, 4096), (16, 2048))
+
 _SHAREGPT = {"name": "ShareGPT", "subset": "vicuna_cleaned", "version": "2023-04-12"}
 _REFERENCE_PERCENTILES = {"input": (156, 892, 2134), "output": (234, 789, 1567)}
 
 
-@check("P-A.1-synthetic-uniform-params")
-def synthetic_uniform(view: EvidenceView) -> Answer:
-    complaint = _outside(view, *_UNIFORM_BOUNDS) or _not_plain(view)
-    complaint = complaint or regenerated(view, by_reference=True)
-    return view.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
+check("P-A.1.4-generation-order")(
+    capable("the order of the draft, proved by the digests of its sequences", "generation_order")
+)
 
 
-@check("P-A.1.4-generation-order")
-def generation_order(view: EvidenceView) -> Answer:
-    view.capability("generation_order")
-    return view.met("the order of the draft, proved by the digests of its sequences")
+def _synthetic(input_bounds: tuple[int, int], output_bounds: tuple[int, int]) -> Predicate:
+    """Met by the requests of a synthetic workload of the draft, with lengths in these bounds."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        complaint = _outside(view, input_bounds, output_bounds) or _not_plain(view)
+        complaint = complaint or regenerated(view, by_reference=True)
+        return view.unless(complaint, "lengths, ids and settings are those of the draft")
+
+    return predicate
 
 
-@check("P-A.2-synthetic-skewed-params")
-def synthetic_skewed(view: EvidenceView) -> Answer:
-    complaint = _outside(view, *_SKEWED_BOUNDS) or _not_plain(view)
-    complaint = complaint or regenerated(view, by_reference=True)
-    return view.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
+check("P-A.1-synthetic-uniform-params")(_synthetic((128, 512), (64, 256)))
+check("P-A.2-synthetic-skewed-params")(_synthetic((32, 4096), (16, 2048)))
+
+
+def _first(complaints: Mapping[str, bool]) -> str | None:
+    """The first of the complaints that holds; None where none does."""
+    return next((text for text, holds in complaints.items() if holds), None)
 
 
 def _planned(view: EvidenceView) -> tuple[IntColumn, IntColumn]:
@@ -322,7 +324,7 @@ def _not_plain(view: EvidenceView) -> str | None:
         f"prefix sharing {fraction!r}, not 0": fraction != 0,
         "there is a system prompt": system_prompt is not False,
     }
-    found = next((complaint for complaint, holds in complaints.items() if holds), None)
+    found = _first(complaints)
     return found or against_workload(view, SAMPLING_FIELDS)
 
 
@@ -331,28 +333,21 @@ def conversation(view: EvidenceView) -> Answer:
     dataset = dict(zip(_SHAREGPT, view.need_fields(WorkloadFact.DATASET, *_SHAREGPT), strict=True))
     fraction, realised = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction", "realised_fraction")
     (tokens,) = view.need_fields(WorkloadFact.CONTENT, "system_prompt.typical_tokens")
-    _note_percentiles(view)
-    complaints = {
-        f"dataset {dataset}, the draft says {_SHAREGPT}": dataset != _SHAREGPT,
-        f"{fraction!r} of the requests share the system prompt, not 0.5": fraction != 0.5,
-        f"the realised share is {realised:.3f}": abs(realised - 0.5) > SHARE_TOLERANCE,
-        f"the system prompt has {tokens} tokens, not 200": tokens != 200,
-    }
-    complaint = next((text for text, holds in complaints.items() if holds), None)
-    complaint = complaint or sent_again(view) or against_workload(view, SAMPLING_FIELDS)
-    return view.answer(
-        complaint is None, "dataset, sharing and system prompt are those of the draft", complaint or ""
-    )
-
-
-def _note_percentiles(view: EvidenceView) -> None:
-    """Realised P50, P95, P99 beside the draft's informative ones."""
     records = view.records
     for side, column in (("input", records.input_tokens), ("output", records.output_tokens)):
         known = column[has(column)]
         if len(known):
             view.note(f"{side}_tokens_p50_p95_p99", [float(p) for p in np.percentile(known, (50, 95, 99))])
             view.note(f"{side}_tokens_reference", list(_REFERENCE_PERCENTILES[side]))
+    complaints = {
+        f"dataset {dataset}, the draft says {_SHAREGPT}": dataset != _SHAREGPT,
+        f"{fraction!r} of the requests share the system prompt, not 0.5": fraction != 0.5,
+        f"the realised share is {percentage(realised)}": abs(realised - 0.5) > SHARE_TOLERANCE,
+        f"the system prompt has {tokens} tokens, not 200": tokens != 200,
+    }
+    complaint = _first(complaints)
+    complaint = complaint or sent_again(view) or against_workload(view, SAMPLING_FIELDS)
+    return view.unless(complaint, "dataset, sharing and system prompt are those of the draft")
 
 
 @check("P-A.4-code-completion-params")
@@ -364,24 +359,14 @@ def code_completion(view: EvidenceView) -> Answer:
     complaints = {
         f"{len(contexts)} repository contexts, not {CONTEXTS}": len(contexts) != CONTEXTS,
         "a repository context is not 512 to 1024 tokens long": not all(512 <= n <= 1024 for n in contexts),
-        f"the realised share is {realised:.3f}, not 0.8": abs(realised - 0.8) > SHARE_TOLERANCE,
+        f"the realised share is {percentage(realised)}, not 80 %": abs(realised - 0.8) > SHARE_TOLERANCE,
         f"context frequencies {by_rank} do not follow the draft's Zipf law": not _is_zipf(by_rank),
         f"output {law} {parameters}": law != "lognormal"
         or (parameters.get("mu"), parameters.get("sigma")) != (4.0, 1.5),
     }
-    complaint = next((text for text, holds in complaints.items() if holds), None)
+    complaint = _first(complaints)
     complaint = complaint or sent_again(view) or against_workload(view, SAMPLING_FIELDS)
-    return view.answer(
-        complaint is None, "contexts, sharing and output law are those of the draft", complaint or ""
-    )
-
-
-def _miss_their_length(records: Records) -> int:
-    """How many prompts the server counts more than 1 % (of short ones, 16 tokens) away from their length.
-    Who counted a reply counted its prompt."""
-    target = records.requested_input_tokens
-    off = np.abs(records.input_tokens - target) > np.maximum(16, target // 100)
-    return int((off & by_server(records) & has(records.input_tokens)).sum())
+    return view.unless(complaint, "contexts, sharing and output law are those of the draft")
 
 
 def _is_zipf(by_rank: list[int]) -> bool:
@@ -402,20 +387,19 @@ def long_context(view: EvidenceView) -> Answer:
     _, limit = _planned(view)
     (question_tokens,) = view.need_fields(WorkloadFact.CONTENT, "question_tokens")
     (fraction,) = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction")
-    exact = [
-        run.records
-        for run in view.evidence.runs
-        if run.plan.workload.specification()["input_length"].get("exact") is True
-    ]
-    missed = sum(map(_miss_their_length, exact))
+    missed = 0
+    for run in view.evidence.runs:
+        if run.plan.workload.specification()["input_length"].get("exact") is True:
+            records, target = run.records, run.records.requested_input_tokens
+            # Off by more than 1 % (of short ones, 16 tokens). Who counted a reply counted its prompt.
+            off = np.abs(records.input_tokens - target) > np.maximum(16, target // 100)
+            missed += int((off & by_server(records) & has(records.input_tokens)).sum())
     complaints = {
         f"{missed} prompts miss the exact requested length": missed > 0,
         f"the question has {question_tokens} tokens, not about 100": not 90 <= question_tokens <= 110,
         f"output limits other than {CONTEXT_OUTPUT_TOKENS}": bool((limit != CONTEXT_OUTPUT_TOKENS).any()),
         "documents share a prefix": fraction != 0,
     }
-    complaint = next((text for text, holds in complaints.items() if holds), None)
+    complaint = _first(complaints)
     complaint = complaint or against_workload(view, SAMPLING_FIELDS)
-    return view.answer(
-        complaint is None, "document, question and output are those of the draft", complaint or ""
-    )
+    return view.unless(complaint, "document, question and output are those of the draft")
