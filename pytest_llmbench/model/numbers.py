@@ -63,6 +63,12 @@ def number(value: float | None) -> str:
     return f"{value:.{2 if size < 10 else 1 if size < 1000 else 0}f}"
 
 
+def tick(value: float) -> str:
+    """A round number on an axis, without needless digits: ``0.5`` for 0.50 or 0.5000000001."""
+    text = number(float(f"{value:.6g}"))
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
 def quantity(value: float | None, unit: str) -> str:
     """A value with its unit; a ratio as a percentage, a count without decimals."""
     if value is None:
@@ -73,18 +79,12 @@ def quantity(value: float | None, unit: str) -> str:
 def _bare(value: float, unit: str) -> str:
     if unit == "ratio":
         return percentage(value).removesuffix(" %")
-    if unit == PLAIN:
-        return _plain(value)
+    if unit == PLAIN and value != int(value):
+        # Four significant digits, more where they would read 1 for what is not quite 1.
+        return next(text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != 1)
     if unit == "count" and (value == 0 or abs(value) >= 1):
         return f"{value:.0f}"
     return number(value)
-
-
-def _plain(value: float) -> str:
-    """A number with four significant digits, more where they would read 1 for what is not quite 1."""
-    if value == int(value):
-        return str(int(value))
-    return next(text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != 1)
 
 
 def percentage(share: float) -> str:
@@ -111,7 +111,7 @@ def interval(lower: float | None, upper: float | None, unit: str = "", n: int | 
     A closed interval stands beside its value and leaves the unit to it.
     """
     if lower is None and upper is None:
-        return "no interval" if n is None else f"of {n} sample{'' if n == 1 else 's'}"
+        return "no interval" if n is None else f"of {counted(n, 'sample')}"
     if upper is None:
         return f"> {quantity(lower, unit)}"
     if lower is None:
@@ -124,7 +124,9 @@ def estimate(metric: Mapping[str, Any] | None) -> str:
     measuring machine may have put it off."""
     if metric is None or metric["point"] is None:
         return undefined(metric)
-    return f"{_estimate(metric)}{machine_doubt(metric, metric['unit'])}"
+    value, ends = point(metric), interval_of(metric)
+    value += f" {ends}" if ends.startswith("[") else f" ({ends})" if ends else ""
+    return value + machine_doubt(metric, metric["unit"])
 
 
 def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
@@ -134,13 +136,6 @@ def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
     worth = WORTH_TELLING * abs(metric["point"])
     told = [f"{quantity(by, unit)} too {way}" for way, by in sides.items() if by > 0 and by >= worth]
     return f", by the machine up to {' or '.join(told)}" if told else ""
-
-
-def _estimate(metric: Mapping[str, Any]) -> str:
-    ends = interval_of(metric)
-    if not ends:
-        return point(metric)
-    return f"{point(metric)} {ends}" if ends.startswith("[") else f"{point(metric)} ({ends})"
 
 
 def point(metric: Mapping[str, Any]) -> str:
@@ -173,6 +168,23 @@ def change(metric: Mapping[str, Any]) -> str:
         return NOT_MEASURED
     ends = ("open" if end is None else signed(end) for end in (metric["lower"], metric["upper"]))
     return f"{signed(metric['point'])} [{', '.join(ends)}]"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: ``1 test``, ``2 tests``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def money(amount: float, currency: str) -> str:
+    """An amount of money: ``1,234.50 USD``; below a cent ``0.003 USD``."""
+    return f"{amount:,.2f} {currency}" if amount >= 0.01 or amount == 0 else f"{amount:.1g} {currency}"
+
+
+def distance(share: float) -> str:
+    """How far a value is from its limit, as a share of it: ``+51 %``, ``-1.2 %``."""
+    away = 100 * share
+    digits = 0 if abs(away) >= 10 else 1 if abs(away) >= 0.1 else 3
+    return "at the limit" if away == 0 else f"{away:+,.{digits}f} %"
 
 
 def signed(share: float) -> str:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -38,7 +38,7 @@ from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.comparisons import metric_name
 from pytest_llmbench.reports.document import ReportView, TestView
-from pytest_llmbench.reports.first_screen import Card, FirstScreen
+from pytest_llmbench.reports.first_screen import FirstScreen
 from pytest_llmbench.reports.markdown import clipped
 
 
@@ -74,7 +74,14 @@ def _figures_of(test: TestView) -> Iterator[Figure]:
         value = None if found is None else _finite(found["point"])
         if found is None or value is None or (name not in held and test.unsupported(name)):
             continue
-        limits = _limits(one for one in test.objectives if one["metric"] == name)
+        limits: dict[str, float] = {}
+        for one in test.objectives:
+            if one["metric"] == name:
+                op, limit = str(one["op"]), float(one["limit"])
+                strictest = min if op.startswith("<") else max
+                limits[op] = strictest(limit, limits.get(op, limit))
+        known = METRICS.get(metric_name(name).base)
+        floor = any(op.startswith(">") for op in limits)
         yield Figure(
             nodeid=test.nodeid,
             metric=name,
@@ -83,24 +90,8 @@ def _figures_of(test: TestView) -> Iterator[Figure]:
             lower=_finite(found["lower"]),
             upper=_finite(found["upper"]),
             limits=limits,
-            better=_better(name, limits),
+            better=known.better if known is not None else "higher" if floor else "lower",
         )
-
-
-def _limits(objectives: Iterable[Entry]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one in objectives:
-        op, limit = str(one["op"]), float(one["limit"])
-        strictest = min if op.startswith("<") else max
-        found[op] = strictest(limit, found.get(op, limit))
-    return found
-
-
-def _better(name: str, limits: Mapping[str, float]) -> Direction:
-    known = METRICS.get(metric_name(name).base)
-    if known is not None:
-        return known.better
-    return "higher" if any(op.startswith(">") for op in limits) else "lower"
 
 
 def _finite(value: float | None) -> float | None:
@@ -118,27 +109,24 @@ def bigger_is_better(report: Entry) -> str:
 
 
 def _benchmarks(report: Entry, better: Direction) -> str:
-    found = [_benchmark(figure) for figure in figures(report) if figure.better == better]
+    found = []
+    for figure in figures(report):
+        if figure.better != better:
+            continue
+        made: dict[str, str | float] = {
+            "name": f"{figure.nodeid} {figure.metric}",
+            "unit": figure.unit,
+            "value": figure.value,
+        }
+        lower, upper = _number(figure.lower), _number(figure.upper)
+        if lower is not None or upper is not None:
+            closed = lower is not None and upper is not None
+            made["range"] = f"{lower} to {upper}" if closed else f"< {upper}" if upper else f"> {lower}"
+        if figure.limits:
+            limits = ", ".join(f"{op} {_number(limit)}" for op, limit in figure.limits.items())
+            made["extra"] = f"limit {limits}"
+        found.append(made)
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _benchmark(figure: Figure) -> dict[str, str | float]:
-    found: dict[str, str | float] = {
-        "name": f"{figure.nodeid} {figure.metric}",
-        "unit": figure.unit,
-        "value": figure.value,
-    }
-    ends = _range(figure)
-    limits = ", ".join(f"{op} {limit:g}" for op, limit in figure.limits.items())
-    return found | ({"range": ends} if ends else {}) | ({"extra": f"limit {limits}"} if limits else {})
-
-
-def _range(figure: Figure) -> str:
-    """The interval as text, ``449.5 to 491.7``, in the unit of the value; empty if it is open at both
-    ends."""
-    if figure.lower is None:
-        return "" if figure.upper is None else f"< {figure.upper:.6g}"
-    return f"> {figure.lower:.6g}" if figure.upper is None else f"{figure.lower:.6g} to {figure.upper:.6g}"
 
 
 _LONGEST_BENCHMARK = 1024
@@ -155,10 +143,10 @@ def bencher(report: Entry) -> str:
     """
     found: dict[str, dict[str, Any]] = {}
     for figure in figures(report):
-        values = {"value": figure.value, "lower_value": figure.lower, "upper_value": figure.upper}
         measures = found.setdefault(figure.nodeid[:_LONGEST_BENCHMARK] or "test", {})
         name = f"{figure.metric} ({figure.unit})"[:_LONGEST_MEASURE]
-        measures.setdefault(name, {key: value for key, value in values.items() if value is not None})
+        ends = _known(lower_value=figure.lower, upper_value=figure.upper)
+        measures.setdefault(name, {"value": figure.value, **ends})
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -180,27 +168,21 @@ def gitlab_metrics(report: Entry) -> str:
     lines = []
     for family, text in _FAMILIES.items():
         lines += [f"# TYPE {family} gauge", f"# HELP {family} {text}"]
-        lines += [line for figure in found for line in _samples(family, figure)]
+        for figure in found:
+            labels = {"metric": figure.metric, "test": figure.nodeid, "unit": figure.unit}
+            samples: list[tuple[dict[str, str], float]]
+            if family == "llmbench_limit":
+                samples = [({"op": op}, float(limit)) for op, limit in figure.limits.items()]
+            else:
+                value = getattr(figure, family.removeprefix("llmbench_"))
+                samples = [] if value is None else [({}, float(f"{value:.3g}"))]
+            lines += [f"{family}{_labels(labels | more)} {sample!r}" for more, sample in samples]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _samples(family: str, figure: Figure) -> Iterator[str]:
-    labels = [("metric", figure.metric), ("test", figure.nodeid), ("unit", figure.unit)]
-    if family == "llmbench_limit":
-        for op, limit in figure.limits.items():
-            yield f"{family}{_labels([*labels, ('op', op)])} {float(limit)!r}"
-        return
-    value = getattr(figure, family.removeprefix("llmbench_"))
-    if value is not None:
-        yield f"{family}{_labels(labels)} {float(f'{value:.3g}')!r}"
-
-
-def _labels(pairs: Iterable[tuple[str, str]]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in pairs) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def _labels(labels: Mapping[str, str]) -> str:
+    escapes = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+    return "{" + ",".join(f'{name}="{text.translate(escapes)}"' for name, text in labels.items()) + "}"
 
 
 _SPECIFICATION = "0.1.0"
@@ -229,7 +211,15 @@ def ctrf(report: Entry) -> str:
             "tool": {"name": generator["name"], "version": generator["version"]},
             "summary": _summary(view, tests),
             "tests": tests,
-            "environment": _environment(view),
+            "environment": {
+                "reportName": "LLM serving benchmarks",
+                "appName": view.model,
+                "extra": {
+                    "endpoint": report["sut"]["endpoint"],
+                    "software": view.software,
+                    "hardware": view.hardware,
+                },
+            },
         },
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -254,38 +244,37 @@ def _test(test: TestView, cause: str | None, found: Sequence[Figure]) -> dict[st
     if earlier:
         told["retries"] = len(earlier)
         told["flaky"] = status == "passed"
-        told["retryAttempts"] = [_attempt(number, one) for number, one in enumerate(earlier, start=1)]
-    return told | {"extra": _extra(test, found)}
-
-
-def _attempt(number: int, attempt: Entry) -> dict[str, Any]:
-    told = {"status": _STATUSES[attempt["status"]], "duration": _milliseconds(attempt)}
-    told["message"] = attempt["reason"]
-    return {"attempt": number, **{name: value for name, value in told.items() if value is not None}}
-
-
-def _extra(test: TestView, found: Sequence[Figure]) -> dict[str, Any]:
-    """What was judged and measured, for which the format has no field. Where ``durationKnown`` is false, the
-    duration of 0 means nothing: the format demands one."""
-    return {
+        told["retryAttempts"] = [
+            {
+                "attempt": number,
+                "status": _STATUSES[one["status"]],
+                **_known(duration=_milliseconds(one), message=one["reason"]),
+            }
+            for number, one in enumerate(earlier, start=1)
+        ]
+    # Where durationKnown is false, the duration of 0 means nothing: the format demands one.
+    extra = {
         "nodeid": test.nodeid,
         "outcome": test.entry["outcome"],
         "validity": test.entry["validity"]["verdict"],
         "compliance": test.compliance_text if test.measured else None,
         "durationKnown": _milliseconds(test.entry) is not None,
-        "figures": [_figure(one) for one in found],
+        "figures": [
+            {
+                "metric": figure.metric,
+                "unit": figure.unit,
+                "value": figure.value,
+                **_known(lower=figure.lower, upper=figure.upper),
+                "limits": [{"op": op, "limit": limit} for op, limit in figure.limits.items()],
+            }
+            for figure in found
+        ],
     }
+    return told | {"extra": extra}
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
-    ends = {"lower": figure.lower, "upper": figure.upper}
-    return {
-        "metric": figure.metric,
-        "unit": figure.unit,
-        "value": figure.value,
-        **{name: end for name, end in ends.items() if end is not None},
-        "limits": [{"op": op, "limit": limit} for op, limit in figure.limits.items()],
-    }
+def _known(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _summary(view: ReportView, tests: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -300,11 +289,6 @@ def _summary(view: ReportView, tests: Sequence[Mapping[str, Any]]) -> dict[str, 
         "start": start,
         "stop": start + taken,
     }
-
-
-def _environment(view: ReportView) -> dict[str, Any]:
-    sut = {"endpoint": view.report["sut"]["endpoint"], "software": view.software, "hardware": view.hardware}
-    return {"reportName": "LLM serving benchmarks", "appName": view.model, "extra": sut}
 
 
 def _milliseconds(attempt: Entry) -> int | None:
@@ -329,7 +313,18 @@ def workflow_commands(report: Entry) -> list[str]:
         for test in view.tests
         for text in test.advisory_not_kept
     ]
-    return [*map(_annotation, cards[:MOST_ANNOTATIONS]), *notices[:MOST_ANNOTATIONS]]
+    commands = []
+    for card in cards[:MOST_ANNOTATIONS]:
+        test = card.test
+        kind = "warning" if test.entry["outcome"] in ("passed", "xpassed") else "error"
+        title = _property(f"{test.headline} {clipped(test.name, 200)}")
+        told = ""
+        if card.deciding is not None:
+            distance = f" ({card.deciding.distance})" if card.deciding.distance else ""
+            told = f"{card.deciding.limit}: {card.deciding.measured}{distance}"
+        lines = [clipped(text, _LONGEST) for text in (told, card.cause) if text]
+        commands.append(f"::{kind} {_place(test)},title={title}::" + _data("\n".join(lines)))
+    return [*commands, *notices[:MOST_ANNOTATIONS]]
 
 
 def annotations_text(report: Entry) -> str:
@@ -337,27 +332,9 @@ def annotations_text(report: Entry) -> str:
     return "".join(f"{line}\n" for line in workflow_commands(report))
 
 
-def _annotation(card: Card) -> str:
-    test = card.test
-    passed = test.entry["outcome"] in ("passed", "xpassed")
-    title = f"{test.headline} {clipped(test.name, 200)}"
-    lines = [clipped(text, _LONGEST) for text in (_told(card), card.cause) if text]
-    return (
-        f"::{'warning' if passed else 'error'} {_place(test)},title={_property(title)}"
-        f"::{_data(chr(10).join(lines))}"
-    )
-
-
 def _place(test: TestView) -> str:
     line = test.entry.get("line")
     return f"file={_property(test.nodeid.partition('::')[0])}" + ("" if line is None else f",line={line}")
-
-
-def _told(card: Card) -> str:
-    if card.deciding is None:
-        return ""
-    distance = f" ({card.deciding.distance})" if card.deciding.distance else ""
-    return f"{card.deciding.limit}: {card.deciding.measured}{distance}"
 
 
 def _data(text: str) -> str:

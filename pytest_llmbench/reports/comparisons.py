@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.numbers import Entry, shown_unit
+from pytest_llmbench.model.numbers import Entry, counted, shown_unit
 from pytest_llmbench.registry import named
 
 _NAME = re.compile(r"(?P<base>[^\[.]+)(?:\[(?P<qualifier>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
@@ -73,17 +73,13 @@ def metric_label(name: str, *, qualified: bool = True) -> str:
     """The label of a metric: ``ttft.p99_9`` becomes ``TTFT P99.9``, ``starvation_rate[short]`` ``Starvation
     rate [short]``."""
     base, qualifier, statistic = metric_name(name)
-    shown = _STATISTICS.get(statistic, statistic.replace("_", " ").capitalize())
-    of = f" [{qualifier}]" if qualifier and qualified else ""
-    return f"{_base_label(base)}{of} {shown}".strip()
-
-
-def _base_label(base: str) -> str:
     stem, _, variant = base.partition("_")
     if stem in _ABBREVIATED and (not variant or variant in _TAKEN_AS_TTFT):
-        return stem.upper() + (f" ({variant.replace('_', ' ')})" if variant else "")
-    known = METRICS.get(base)
-    return known.title if known is not None else base.replace("_", " ").capitalize()
+        label = stem.upper() + (f" ({variant.replace('_', ' ')})" if variant else "")
+    else:
+        label = METRICS[base].title if base in METRICS else base.replace("_", " ").capitalize()
+    of = f" [{qualifier}]" if qualifier and qualified else ""
+    return f"{label}{of} {statistic_label(statistic)}".strip()
 
 
 def statistic_label(statistic: str) -> str:
@@ -130,19 +126,15 @@ def change_text(comparison: Entry) -> str:
     return numbers.change(comparison["change"])
 
 
-def allowed_text(comparison: Entry) -> str:
-    """The allowed change with its direction: ``+5 %`` for a latency, ``-5 %`` for a rate."""
-    sign = "+" if comparison["better"] == "lower" else "-"
-    return f"{sign}{numbers.percentage(comparison['margin'])}"
+def allowed_text(comparison: Entry, key: Literal["margin", "mde"] = "margin") -> str:
+    """The allowed change with its direction: ``+5 %`` for a latency, ``-5 %`` for a rate.
 
-
-def detectable_text(comparison: Entry) -> str:
-    """The smallest worsening, in words, that so many runs, or sessions, would have called regressed four
-    times out of five."""
-    if comparison["mde"] is None:
-        return "not known"
+    ``mde``: the smallest worsening that so many runs, or sessions, would have called regressed four times out
+    of five."""
+    if comparison[key] is None:
+        return numbers.NOT_KNOWN
     sign = "+" if comparison["better"] == "lower" else "-"
-    return f"{sign}{numbers.percentage(comparison['mde'])}"
+    return f"{sign}{numbers.percentage(comparison[key])}"
 
 
 def means_text(comparison: Entry, arm: str) -> str:
@@ -152,8 +144,7 @@ def means_text(comparison: Entry, arm: str) -> str:
     if not values:
         return numbers.NOT_MEASURED
     unit = shown_unit(comparison["metric"], comparison["unit"])
-    count = f"{len(values)} {_unit_of(comparison)}{'' if len(values) == 1 else 's'}"
-    return f"{numbers.quantity(mean_of(values), unit)} ({count})"
+    return f"{numbers.quantity(mean_of(values), unit)} ({counted(len(values), _unit_of(comparison))})"
 
 
 def sentence(comparison: Entry) -> str:
@@ -187,7 +178,7 @@ def comparison_text(comparison: Entry) -> str:
     )
     return (
         f"{comparison['metric']} {change_text(comparison)} against {allowed_text(comparison)} allowed; "
-        f"{arms}; minimum detectable effect {detectable_text(comparison)}; {comparison['reason']}"
+        f"{arms}; minimum detectable effect {allowed_text(comparison, 'mde')}; {comparison['reason']}"
     )
 
 
@@ -205,7 +196,7 @@ def rows(found: Sequence[Entry]) -> list[tuple[str, ...]]:
             means_text(comparison, "candidate"),
             change_text(comparison),
             allowed_text(comparison),
-            detectable_text(comparison),
+            allowed_text(comparison, "mde"),
             verdict_text(comparison),
         )
         for comparison in _ordered(found)
@@ -234,6 +225,12 @@ class Systems(NamedTuple):
     """Metric; value of each system; change and verdict of each but the first."""
     more: int
     """Metrics that are left out."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The heads of a table with the metric, the first system, and each other one against it."""
+        first, *others = self.names
+        return ["Metric", first, *(f"{name}, against {first}" for name in others)]
 
 
 def systems(table: Entry, shown: Collection[str] = ()) -> Systems:
@@ -273,7 +270,7 @@ def shown_text(found: Sequence[Entry]) -> str:
         for name, verdicts in candidates.items():
             counts = Counter(verdicts.values())
             parts = [f"{word} in {counts[word]}" for word in ("regressed", "improved") if counts[word]]
-            of = f"{len(verdicts)} metric{'' if len(verdicts) == 1 else 's'}"
+            of = counted(len(verdicts), "metric")
             each.append(
                 f"{name} {' and '.join(parts)} of {of}" if parts else f"no change shown of {name} in {of}"
             )

@@ -349,8 +349,9 @@ class TestView:
         if not found:
             return []
         labels = ", ".join(dict.fromkeys(str(void["label"]) for void in found))
-        loads = "1 load was" if len(found) == 1 else f"{len(found)} loads were"
-        return [f"{loads} void because of this machine and measured again: {labels}"]
+        were = "was" if len(found) == 1 else "were"
+        loads = numbers.counted(len(found), "load")
+        return [f"{loads} {were} void because of this machine and measured again: {labels}"]
 
     @property
     def next_class(self) -> tuple[str, list[Entry]] | None:
@@ -414,26 +415,18 @@ class TestView:
         """Plots by id. On a TTFT distribution of one arm, the percentiles that may be claimed are marked."""
         found = dict(self.entry["plots"])
         if "ttft_cdf" in found and len(found["ttft_cdf"]["series"]) == 1:
-            plot = dict(found["ttft_cdf"])
-            plot["marks"] = self._percentile_marks() | dict(plot["marks"])
-            found["ttft_cdf"] = plot
+            marks = {}
+            for statistic in ("p50", "p99"):
+                metric = self.metric(f"ttft.{statistic}")
+                if metric and metric["point"] is not None and not self.unsupported(f"ttft.{statistic}"):
+                    marks[statistic_label(statistic)] = metric["point"]
+            plot = found["ttft_cdf"]
+            found["ttft_cdf"] = {**plot, "marks": marks | dict(plot["marks"])}
         return found
 
     def picture(self, plot_id: str) -> str:
         """What a plot shows but for its marks: the same one of tests that share a measurement."""
         return f"{self.measured_by} {plot_id} {self.entry['plots'][plot_id]['series']}"
-
-    def _percentile_marks(self) -> dict[str, float]:
-        marks = {}
-        for statistic in ("p50", "p99"):
-            metric = self.metric(f"ttft.{statistic}")
-            if (
-                metric is not None
-                and metric["point"] is not None
-                and not self.unsupported(f"ttft.{statistic}")
-            ):
-                marks[statistic_label(statistic)] = metric["point"]
-        return marks
 
     @property
     def next_steps(self) -> list[str]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.model.numbers import Entry, counted
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import TONES, ReportView, TestView, measured_text, objective_text, words
 
@@ -28,7 +28,7 @@ _OF_LIMITS: Mapping[str, State] = {"fail": "broken", "inconclusive": "undecided"
 _OF_COMPARISONS: Mapping[str, State] = {"regressed": "broken", "inconclusive": "undecided"}
 _NOT_JUDGED = ("INVALID", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 _NEEDS_NO_CARD = ("PASS", "SKIPPED", "XFAIL")
-_CENT = 0.01
+
 _LOADS_TOLD = 2
 _HARDWARE = {
     "undisclosed": "undisclosed hardware",
@@ -100,47 +100,29 @@ def first_of(test: TestView) -> Held | None:
 def _limit(test: TestView, objective: Entry) -> Held:
     point, limit = objective["point"], objective["limit"]
     state = _OF_LIMITS[objective["verdict"]]
+    ends = [objective[end] for end in ("lower", "point", "upper")]
+    # The used share: value / limit for a ceiling, limit / value for a floor.
+    if limit <= 0:
+        span = Span(None, None, None)
+    elif objective["op"] in ("<=", "<"):
+        span = Span(*(None if end is None else end / limit for end in ends))
+    else:
+        span = Span(*(None if end is None or end <= 0 else limit / end for end in reversed(ends)))
+    # What this machine may have done is told where it reaches from what was measured to the limit.
+    lower, _, upper = (point if end is None else end for end in ends)
+    doubt = point is not None and (
+        lower - (objective.get("too_high_by") or 0.0) <= limit <= upper + (objective.get("too_low_by") or 0.0)
+    )
     return Held(
         test=test,
         state=state,
         word=state,
         limit=objective_text(objective),
-        measured=measured_text(objective, doubt=_machine_decides(objective)),
-        distance=distance_text(point, limit),
+        measured=measured_text(objective, doubt=doubt),
+        distance=None if point is None or limit == 0 else numbers.distance(point / limit - 1),
         reason=str(objective.get("reason") or ""),
-        span=_share_used(objective),
+        span=span,
     )
-
-
-def _machine_decides(objective: Entry) -> bool:
-    """Whether what this machine may have added or taken away reaches from what was measured to the limit."""
-    point = objective["point"]
-    if point is None:
-        return False
-    lower, upper = (point if objective[end] is None else objective[end] for end in ("lower", "upper"))
-    least, most = lower - (objective.get("too_high_by") or 0.0), upper + (objective.get("too_low_by") or 0.0)
-    return bool(least <= objective["limit"] <= most)
-
-
-def distance_text(point: float | None, limit: float) -> str | None:
-    """Distance of a value from its limit: ``+51 %``, ``-12 %``; None for a limit of zero."""
-    if point is None or limit == 0:
-        return None
-    away = 100 * (point / limit - 1)
-    digits = 0 if abs(away) >= 10 else 1 if abs(away) >= 0.1 else 3
-    return "at the limit" if away == 0 else f"{away:+,.{digits}f} %"
-
-
-def _share_used(objective: Entry) -> Span:
-    """The used share of a limit: value / limit for a ceiling, limit / value for a floor."""
-    limit = objective["limit"]
-    ends = [objective[end] for end in ("lower", "point", "upper")]
-    if limit <= 0:
-        return Span(None, None, None)
-    if objective["op"] in ("<=", "<"):
-        return Span(*(None if end is None else end / limit for end in ends))
-    shares = [None if end is None or end <= 0 else limit / end for end in ends]
-    return Span(*reversed(shares))
 
 
 def _comparison(test: TestView, comparison: Entry) -> Held:
@@ -304,6 +286,13 @@ class FirstScreen:
         settings = report["environment"].get("settings", {})
         endpoint, systems = settings.get("baseline_endpoint"), settings.get("endpoints") or ()
         baselines = [str(endpoint) if endpoint and name == "baseline" else str(name) for name in named]
+        counts = [test.completed for test in self.tests if test.measured]
+        of = sum(every for _, every in counts)
+        failed = of - sum(ok for ok, _ in counts)
+        beyond = any(test.levels and test.completed[0] < test.completed[1] for test in self.tests)
+        more = ", loads beyond capacity included" if beyond else ""
+        share = f"{numbers.percentage(failed / of)}{more}" if failed else ""
+        failures = f"{failed} of {of} requests ({share})" if failed else ""
         known = [
             ("Systems", ", ".join(map(str, systems))),
             ("Endpoint", "" if systems else str(report["sut"]["endpoint"])),
@@ -313,20 +302,10 @@ class FirstScreen:
             ("Started", str(report["started"])[:16].replace("T", " ") + " UTC"),
             ("Took", numbers.duration(sum(took)) if took else ""),
             ("Cost", self._cost),
-            ("Failed", self._failed),
+            ("Failed", failures),
             ("Measured by", f"{generator['name']} {generator['version']}"),
         ]
         return [(name, text) for name, text in known if text and text != "not declared"]
-
-    @property
-    def _failed(self) -> str:
-        """How many requests did not end well, ``98 of 20000 requests``; empty where all did."""
-        counts = [test.completed for test in self.tests if test.measured]
-        of = sum(every for _, every in counts)
-        failed = of - sum(ok for ok, _ in counts)
-        beyond = any(test.levels and test.completed[0] < test.completed[1] for test in self.tests)
-        more = ", loads beyond capacity included" if beyond else ""
-        return f"{failed} of {of} requests ({numbers.percentage(failed / of)}{more})" if failed else ""
 
     @property
     def _cost(self) -> str:
@@ -338,8 +317,7 @@ class FirstScreen:
             return ""
         least = "at least " if len(priced) < len(spent) or self.view.incomplete else ""
         amount = sum(one["cost"] for one in priced)
-        text = f"{amount:,.2f}" if amount >= _CENT or amount == 0 else f"{amount:.1g}"
-        return f"{least}{text} {priced[0]['currency'] or ''}".rstrip()
+        return f"{least}{numbers.money(amount, priced[0]['currency'] or '')}".rstrip()
 
     @property
     def compliance(self) -> str | None:
@@ -361,23 +339,13 @@ class FirstScreen:
     def cards(self) -> list[Card]:
         """Cards of the tests that did not pass, the worst first, then in the order of the report."""
         order = ("FAIL", "ERROR", "INVALID", "INCONCLUSIVE", "XPASS")
-        cards = [
-            self._card(number, test)
-            for number, test in enumerate(self.tests)
-            if test.headline not in _NEEDS_NO_CARD
-        ]
+        cards = []
+        for number, test in enumerate(self.tests):
+            if test.headline not in _NEEDS_NO_CARD:
+                deciding = _worst(test)
+                not_kept = sum(one.state != "kept" for one in held_of(test))
+                cards.append(Card(number, test, deciding, max(not_kept - 1, 0), _cause(test, deciding)))
         return sorted(cards, key=lambda card: order.index(card.test.headline))
-
-    def _card(self, number: int, test: TestView) -> Card:
-        deciding = _worst(test)
-        open_ = sum(one.state != "kept" for one in held_of(test))
-        return Card(
-            number=number,
-            test=test,
-            deciding=deciding,
-            more=max(open_ - 1, 0),
-            cause=_cause(test, deciding),
-        )
 
     @property
     def command(self) -> str:
@@ -443,7 +411,3 @@ def _states_text(states: Sequence[State], noun: str, broken_word: str) -> str:
     first, *rest = [f"{count} {word}" for count, word in told if count]
     count, _, word = first.partition(" ")
     return ", ".join([f"{count} of {of} {word}", *rest])
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

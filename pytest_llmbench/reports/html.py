@@ -17,18 +17,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.numbers import Entry, shown_unit, signed
+from pytest_llmbench.model.numbers import Entry, counted, shown_unit, signed
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, summaries
 from pytest_llmbench.reports.comparisons import metric_label, metric_name
 from pytest_llmbench.reports.document import TONES, ReportView, TestView, fact_text, warnings_of, words
 from pytest_llmbench.reports.first_screen import (
     STATE_TONES,
-    Card,
     FirstScreen,
     Held,
     Span,
-    counted,
     first_of,
     has_systems,
     limits_of,
@@ -79,7 +77,7 @@ def html_report(report: Entry) -> str:
         _systems(screen),
         comparison_strip([one for one in screen.compared if not has_systems(one.test)]),
         limit_strip(screen.held),
-        element("section", _filters(view), _test_table(view), id="tests"),
+        element("section", _filters(view), _every_test(view), id="tests"),
         _sections(view),
         element("script", script),
     )
@@ -90,13 +88,13 @@ def _sections(view: ReportView) -> list[Html]:
     """The six sections of appendix C.2; all but the fourth are folded."""
     bodies = (
         _identification(view),
-        _configuration(view),
+        _per_test(view.tests, _configuration),
         _results(view),
         fragment(
             _detailed(i, test, drawn, view.tests)
             for i, (test, drawn) in enumerate(zip(view.tests, _drawn(view.tests), strict=True))
         ),
-        _compliance(view),
+        fragment(pairs(summaries.performed(view)), _per_test(view.tests, _compliance_of)),
         fragment(pairs(summaries.harness(view)), _per_test(view.tests, _reproduction_of)),
     )
     made = []
@@ -124,56 +122,48 @@ def _top(view: ReportView, screen: FirstScreen, title: str) -> Html:
 
 
 def _cards(screen: FirstScreen) -> Html | None:
-    cards = [_card(card) for card in screen.cards]
-    if not cards:
+    if not screen.cards:
         return None
+    cards = [
+        element(
+            "article",
+            element(
+                "h2",
+                html_blocks.pill(card.test.headline),
+                " ",
+                element("a", card.test.name, href=f"#test-{card.number}"),
+            ),
+            _deciding(card.deciding, card.more) if card.deciding is not None else None,
+            element("p", card.cause, class_="cause"),
+            class_="card",
+            **html_blocks.filtered(card.test),
+        )
+        for card in screen.cards
+    ]
     again = "Run it again:" if len(cards) == 1 else "Run them again:"
     command = element("div", again, element("pre", screen.command), class_="again")
     return fragment(element("section", cards, class_="cards"), command)
-
-
-def _card(card: Card) -> Html:
-    link = element("a", card.test.name, href=f"#test-{card.number}")
-    return element(
-        "article",
-        element("h2", html_blocks.pill(card.test.headline), " ", link),
-        _deciding(card.deciding, card.more) if card.deciding is not None else None,
-        element("p", card.cause, class_="cause"),
-        class_="card",
-        **html_blocks.filtered(card.test),
-    )
 
 
 def _systems(screen: FirstScreen) -> Html | None:
     """Systems side by side, each change below the value; None where no test has several."""
     tables = []
     for test, made in screen.systems:
-        first = made.names[0]
-        columns = ("Metric", first, *(f"{name}, against {first}" for name in made.names[1:]))
-        rows = [
-            (
-                metric,
-                values[0],
-                *(
-                    fragment(value, element("br"), element("small", change), " ", _shown(verdict))
-                    for value, (change, verdict) in zip(values[1:], changes, strict=True)
-                ),
-            )
-            for metric, values, changes in made.rows
-        ]
+        rows = []
+        for metric, values, changes in made.rows:
+            cells = [metric, values[0]]
+            for value, (change, verdict) in zip(values[1:], changes, strict=True):
+                pill = element("span", verdict, class_="pill neutral") if verdict else None
+                cells.append(fragment(value, element("br"), element("small", change), " ", pill))
+            rows.append(cells)
         more = f"and {counted(made.more, 'more metric')}, in the tables of the test" if made.more else None
         tables += [
             element("h3", test.name),
-            _stacked(columns, [(cells, {}) for cells in rows]),
+            table(made.columns, rows, kind="stacked"),
             element("p", more, class_="meta") if more else None,
         ]
     heading = element("h2", "Systems", class_="plain")
     return element("section", heading, tables) if tables else None
-
-
-def _shown(verdict: str) -> Html | None:
-    """The verdict of a comparison that decides nothing."""
-    return element("span", verdict, class_="pill neutral") if verdict else None
 
 
 def _deciding(held: Held, more: int) -> Html:
@@ -206,47 +196,24 @@ def _filters(view: ReportView) -> Html:
     )  # fmt: skip
 
 
-def _test_table(view: ReportView) -> Html:
+def _every_test(view: ReportView) -> Html:
+    """A row for each test."""
     columns = ("Test", "Verdict", "Limit", "Measured and interval", "Completed", "Compliance")
-    rows = [(_test_cells(i, test), html_blocks.filtered(test)) for i, test in enumerate(view.tests)]
-    return _stacked(columns, rows, sortable=True)
-
-
-def _stacked(
-    columns: Sequence[str],
-    rows: Sequence[tuple[Sequence[Child], Mapping[str, str]]],
-    *,
-    sortable: bool = False,
-) -> Html:
-    """A table of cells and attributes of each row, whose cells stand below each other on a narrow screen."""
-    made = [
-        element(
-            "tr",
-            [
-                element("td" if at else "th", cell, scope=None if at else "row", data_label=column)
-                for at, (column, cell) in enumerate(zip(columns, cells, strict=True))
-            ],
-            **attributes,
+    rows = []
+    for number, test in enumerate(view.tests):
+        first, count = first_of(test), len(limits_of(test))
+        more = f" (+\u00a0{count - 1}\u00a0more)" if count > 1 else ""
+        rows.append(
+            (
+                element("a", test.name, href=f"#test-{number}"),
+                html_blocks.pill(test.headline),
+                ("no limit" if test.valid else "not judged") if first is None else first.limit + more,
+                (test.first_figure if test.valid else "") if first is None else first.measured,
+                test.completed_text,
+                words(test.compliance) + (" (sim)" if test.simulated else "") if test.of_the_draft else "",
+            )
         )
-        for cells, attributes in rows
-    ]
-    head = element("tr", [element("th", column, scope="col") for column in columns])
-    kind = "sortable stacked" if sortable else "stacked"
-    table_ = element("table", element("thead", head), element("tbody", made), class_=kind)
-    return element("div", table_, class_="scroll")
-
-
-def _test_cells(i: int, test: TestView) -> tuple[Html | str, ...]:
-    first, count = first_of(test), len(limits_of(test))
-    more = f" (+\u00a0{count - 1}\u00a0more)" if count > 1 else ""
-    return (
-        element("a", test.name, href=f"#test-{i}"),
-        html_blocks.pill(test.headline),
-        ("no limit" if test.valid else "not judged") if first is None else first.limit + more,
-        (test.first_figure if test.valid else "") if first is None else first.measured,
-        test.completed_text,
-        words(test.compliance) + (" (sim)" if test.simulated else "") if test.of_the_draft else "",
-    )
+    return table(columns, rows, kind="sortable stacked", attributes=map(html_blocks.filtered, view.tests))
 
 
 def _identification(view: ReportView) -> Html:
@@ -259,12 +226,8 @@ def _identification(view: ReportView) -> Html:
     return fragment(known, details(f"All {len(rows)} facts with their origin", facts) if rows else None)
 
 
-def _configuration(view: ReportView) -> Html:
-    """Workload, load and execution parameters of each test."""
-    return _per_test(view.tests, _configuration_of)
-
-
-def _configuration_of(test: TestView) -> Html:
+def _configuration(test: TestView) -> Html:
+    """Workload, load and execution parameters."""
     known = summaries.configuration(test)
     if not known:
         return element("p", "Nothing was sent.")
@@ -274,30 +237,25 @@ def _configuration_of(test: TestView) -> Html:
 
 
 def _results(view: ReportView) -> Html:
+    found, latencies = summaries.latency_rows(view.tests), []
+    for test, metric, *claims in found.rows:
+        cells = [test, metric]
+        for claim in claims:
+            value, bracket, ends = claim.partition(" [")
+            # Below the value: with six columns there is no room for both on one line.
+            below = fragment(element("br"), element("small", f"[{ends}", class_="nowrap"))
+            cells.append(fragment(value, below if bracket else None))
+        latencies.append(cells)
     return fragment(
         element("h3", "Headline figures"),
         html_blocks.rows_table(summaries.headline_rows(view.tests)),
         element("h3", "Latency summary"),
-        _latency_summary(view),
+        html_blocks.rows_table(found._replace(rows=latencies)),
         element("h3", "Throughput summary"),
         html_blocks.rows_table(summaries.throughput_rows(view.tests)),
         element("h3", "Success metrics"),
         html_blocks.rows_table(summaries.success_rows(view.tests)),
     )
-
-
-def _latency_summary(view: ReportView) -> Html:
-    found = summaries.latency_rows(view.tests)
-    if not found.rows:
-        return element("p", numbers.NOT_MEASURED)
-    return table(found.columns, [(*row[:2], *map(_over_interval, row[2:])) for row in found.rows])
-
-
-def _over_interval(claim: str) -> Html:
-    """A value above its interval: with six columns there is no room for both on one line."""
-    value, bracket, ends = claim.partition(" [")
-    below = element("small", f"[{ends}", class_="nowrap") if bracket else None
-    return fragment(value, element("br") if below else None, below)
 
 
 def _drawn(tests: Sequence[TestView]) -> list[dict[str, int | None]]:
@@ -339,6 +297,9 @@ def _detailed(i: int, test: TestView, drawn: Mapping[str, int | None], tests: Se
     """One test: its limits and comparisons, the pictures that it draws, then the tables. One that passed is
     folded."""
     own = [plot_id for plot_id, number in drawn.items() if number == i]
+    tables = html_blocks.result_tables(test)
+    titles = ", ".join(entry["title"] for entry in test.tables.values())
+    settings = html_blocks.configuration(test) if test.entry.get("configuration") else None
     first = first_of(test)
     told = test.first_figure if first is None else first.measured
     summary = element(
@@ -363,30 +324,15 @@ def _detailed(i: int, test: TestView, drawn: Mapping[str, int | None], tests: Se
         html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
         html_blocks.notes(test),
-        _tables(test),
+        details(f"Tables of the test: {titles}", tables) if tables else None,
         html_blocks.level_block(test),
-        _configuration_summary(test),
+        details("Configuration summary", settings) if settings else None,
         html_blocks.checks(test),
         html_blocks.all_metrics(test) if test.measured else None,
         class_="test",
         open=None if test.headline in _FOLDED else "",
         **html_blocks.filtered(test),
     )
-
-
-def _tables(test: TestView) -> Html | None:
-    found = html_blocks.result_tables(test)
-    titles = ", ".join(entry["title"] for entry in test.tables.values())
-    return details(f"Tables of the test: {titles}", found) if found else None
-
-
-def _configuration_summary(test: TestView) -> Html | None:
-    known = test.entry.get("configuration")
-    return details("Configuration summary", html_blocks.configuration(test)) if known else None
-
-
-def _compliance(view: ReportView) -> Html:
-    return fragment(pairs(summaries.performed(view)), _per_test(view.tests, _compliance_of))
 
 
 def _compliance_of(test: TestView) -> Html:
@@ -456,7 +402,10 @@ def limit_strip(held: Sequence[Held]) -> Html | None:
     if not rows:
         return None
     values = [end for one in rows for end in one.span if end is not None and end > 0]
-    axis = _share_axis(values)
+    low = max(min([0.5, *values]) * 0.9, _SHARES[0])
+    high = min(max([1.25, *values]) * 1.1, _SHARES[-1])
+    ticks = tuple((share, numbers.number(share)) for share in _SHARES if low <= share <= high)
+    axis = Axis(low, high, ticks, math.log)
     return _strip(
         "Limits",
         "Each value as a share of its limit, with its interval: left of the line the limit is kept.",
@@ -499,7 +448,11 @@ def metric_strips(test: TestView) -> list[Html]:
 
 
 def _metric_strip(test: TestView, names: Sequence[str]) -> Html | None:
-    spans = {name: _span(test.entry["metrics"][name]) for name in names}
+    spans = {}
+    for name in names:
+        low, point, high = (test.entry["metrics"][name][end] for end in ("lower", "point", "upper"))
+        # An estimate without an interval is a dot, not an open end.
+        spans[name] = Span(point, point, point) if low is None and high is None else Span(low, point, high)
     values = [end for span in spans.values() for end in span if end is not None]
     low, high = min([0.0, *values]), max([0.0, *values])
     if not _LEAST_WIDTH < high - low < _GREATEST_WIDTH:
@@ -509,44 +462,19 @@ def _metric_strip(test: TestView, names: Sequence[str]) -> Html | None:
     ticks = tuple((at, numbers.quantity(at, unit)) for at in _round_places(low, high))
     axis = Axis(low - edge, high + edge, ticks, float)
     label = metric_label(names[0].replace(f"[{metric_name(names[0]).qualifier}]", ""))
-    rows = [_metric_row(test, name, spans[name], axis) for name in names]
+    zero = element("i", class_="zero", style=f"left:{axis.place(0.0):.2f}%")
+    rows = [
+        _strip_row(
+            metric_name(name).qualifier or "all",
+            fragment(zero, _whiskers(spans[name], axis, "plain")),
+            test.claim(name),
+            label=f"{name}: {test.claim(name)}",
+        )
+        for name in names
+    ]
     return element(
         "div", element("h4", f"{label}, with intervals"), element("div", rows, _foot(axis), class_="strip")
     )
-
-
-def _span(metric: Entry) -> Span:
-    """Point and interval of a metric. An estimate without an interval is a dot, not an open end."""
-    if metric["lower"] is None and metric["upper"] is None:
-        return Span(metric["point"], metric["point"], metric["point"])
-    return Span(metric["lower"], metric["point"], metric["upper"])
-
-
-def _metric_row(test: TestView, name: str, span: Span, axis: Axis) -> Html:
-    zero = element("i", class_="zero", style=f"left:{axis.place(0.0):.2f}%")
-    return element(
-        "div",
-        element("span", metric_name(name).qualifier or "all", class_="strip-name"),
-        element(
-            "span",
-            zero,
-            _whiskers(span, axis, "plain"),
-            class_="strip-axis",
-            role="img",
-            aria_label=f"{name}: {test.claim(name)}",
-        ),
-        element("span", test.claim(name), class_="strip-value"),
-        class_="strip-row",
-    )
-
-
-def _share_axis(values: Sequence[float]) -> Axis:
-    low = min([0.5, *values])
-    high = max([1.25, *values])
-    low = max(low * 0.9, _SHARES[0])
-    high = min(high * 1.1, _SHARES[-1])
-    ticks = tuple((share, f"{numbers.number(share)}") for share in _SHARES if low <= share <= high)
-    return Axis(low, high, ticks, math.log)
 
 
 def _round_places(low: float, high: float) -> list[float]:
@@ -582,37 +510,36 @@ def _foot(axis: Axis) -> Html:
     )
 
 
-def _row(one: Held, axis: Axis, bound: float) -> Html:
-    tone = STATE_TONES[one.state]
-    distance = f" ({one.distance})" if one.distance and one.allowed is None else ""
+def _strip_row(name: Child, drawn: Html, value: Child, *, label: str, **attributes: str) -> Html:
+    """A row of a strip. ``label``: what is drawn, in words."""
     return element(
         "div",
-        element("span", element("b", one.test.name), " ", element("code", one.limit), class_="strip-name"),
-        element(
-            "span",
-            _bound(one, axis, bound),
-            _whiskers(one.span, axis, tone),
-            class_="strip-axis",
-            role="img",
-            aria_label=f"{one.limit}: {one.measured}{distance}, {one.word}",
-        ),
-        element(
-            "span", one.measured, distance, " ", element("em", one.word, class_=tone), class_="strip-value"
-        ),
+        element("span", name, class_="strip-name"),
+        element("span", drawn, class_="strip-axis", role="img", aria_label=label),
+        element("span", value, class_="strip-value"),
         class_="strip-row",
-        data_verdict=one.test.headline,
-        data_search=f"{one.test.nodeid} {one.limit}".lower(),
+        **attributes,
     )
 
 
-def _bound(one: Held, axis: Axis, bound: float) -> Html:
-    at = axis.place(bound)
-    if one.allowed is None:
-        return element("i", class_="bound", style=f"left:{at:.2f}%")
+def _row(one: Held, axis: Axis, bound: float) -> Html:
+    tone, at = STATE_TONES[one.state], axis.place(bound)
     zero = element("i", class_="zero", style=f"left:{axis.place(0.0):.2f}%")
-    if one.state == "shown":
-        return zero
-    return fragment(element("i", class_="allowed", style=f"left:0;width:{at:.2f}%"), zero)
+    if one.allowed is None:
+        line = element("i", class_="bound", style=f"left:{at:.2f}%")
+    elif one.state == "shown":
+        line = zero
+    else:
+        line = fragment(element("i", class_="allowed", style=f"left:0;width:{at:.2f}%"), zero)
+    distance = f" ({one.distance})" if one.distance and one.allowed is None else ""
+    return _strip_row(
+        fragment(element("b", one.test.name), " ", element("code", one.limit)),
+        fragment(line, _whiskers(one.span, axis, tone)),
+        fragment(one.measured, distance, " ", element("em", one.word, class_=tone)),
+        label=f"{one.limit}: {one.measured}{distance}, {one.word}",
+        data_verdict=one.test.headline,
+        data_search=f"{one.test.nodeid} {one.limit}".lower(),
+    )
 
 
 def _whiskers(span: Span, axis: Axis, tone: str) -> Html | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import html
 import importlib.resources
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
+from itertools import chain, repeat
 from urllib.parse import quote
 
 from pytest_llmbench.model import numbers
@@ -145,13 +146,14 @@ def level_block(test: TestView) -> Html | None:
 
 def load_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     """A wide table: figures stay on one line, reasons and node ids may break."""
-    shown = [[_load_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    shown = []
+    for row in rows:
+        kinds = [
+            "breaks" if column == "Measured by" else None if len(cell) > _LONGEST_FIGURE else "nowrap"
+            for column, cell in zip(columns, row, strict=True)
+        ]
+        shown.append([element("span", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True)])
     return element("div", table(columns, shown), class_="wide")
-
-
-def _load_cell(column: str, cell: str) -> Html:
-    kind = "breaks" if column == "Measured by" else "" if len(cell) > _LONGEST_FIGURE else "nowrap"
-    return element("span", cell, class_=kind or None)
 
 
 def deviations(test: TestView) -> Html:
@@ -212,15 +214,17 @@ def ledger(test: TestView) -> Html:
     entries = sorted(
         test.requirements, key=lambda r: (order[r["status"]], effects.get(r.get("effect", "none"), 2))
     )
-    rows = [
-        (
-            fragment(element("code", r["id"]), element("br"), element("small", r.get("statement") or "")),
-            fragment(r["level"], element("br"), element("small", r.get("effect", "none"))),
-            pill(r["status"]),
-            fragment(r["reason"], _evidence(r["evidence"])),
+    rows = []
+    for r in entries:
+        lines = "\n".join(f"{key} = {fact_text(value)}" for key, value in r["evidence"].items())
+        rows.append(
+            (
+                fragment(element("code", r["id"]), element("br"), element("small", r.get("statement") or "")),
+                fragment(r["level"], element("br"), element("small", r.get("effect", "none"))),
+                pill(r["status"]),
+                fragment(r["reason"], element("pre", lines, class_="evidence") if lines else None),
+            )
         )
-        for r in entries
-    ]
     counts = ", ".join(f"{sum(r['status'] == s for r in entries)} {words(s)}" for s in order)
     summary = f"All {len(entries)} requirements: {counts}"
     return details(
@@ -228,13 +232,6 @@ def ledger(test: TestView) -> Html:
         table(("Requirement", "Level, effect", "Status", "Reason and evidence"), rows),
         class_="searched",
     )
-
-
-def _evidence(evidence: Mapping[str, object]) -> Html | None:
-    if not evidence:
-        return None
-    lines = "\n".join(f"{key} = {fact_text(value)}" for key, value in evidence.items())
-    return element("pre", lines, class_="evidence")
 
 
 def configuration(test: TestView) -> Html:
@@ -246,41 +243,33 @@ def selfcheck(test: TestView) -> Html:
     check = test.entry["selfcheck"]
     if check is None:
         return element("p", "The load generator did not run.")
-    rows = [(_spoken(name), _figure(name, value)) for name, value in check.items()]
+    rows = []
+    for name, value in check.items():
+        spoken = name.removesuffix("_ns").replace("_", " ").replace("p50", "P50").replace("p99", "P99")
+        if value is None:
+            text = numbers.NOT_MEASURED
+        elif name.endswith("_ns"):
+            text = numbers.quantity(value / 1e6, "ms")
+        elif name.endswith("_share"):
+            text = numbers.percentage(value) + (" of one core" if name == "cpu_share" else "")
+        else:
+            text = str(value)
+        rows.append((spoken[0].upper() + spoken[1:], text))
     return details("Load generator self-check", table(("Figure", "Value"), rows))
-
-
-def _spoken(name: str) -> str:
-    text = name.removesuffix("_ns").replace("_", " ").replace("p50", "P50").replace("p99", "P99")
-    return text[0].upper() + text[1:]
-
-
-def _figure(name: str, value: object) -> str:
-    if value is None:
-        return numbers.NOT_MEASURED
-    if name.endswith("_ns") and isinstance(value, int):
-        return numbers.quantity(value / 1e6, "ms")
-    if name == "cpu_share" and isinstance(value, int | float):
-        return f"{numbers.percentage(value)} of one core"
-    if name.endswith("_share") and isinstance(value, int | float):
-        return numbers.percentage(value)
-    return str(value)
 
 
 def all_metrics(test: TestView) -> Html:
     """All metrics in groups: the whole test first, then each level, class or configuration."""
-    columns = ("Metric", "Value and interval", "n", "Method")
-    groups = [
-        table(columns, [_metric_row(test, name, label) for name, label in entries], caption=qualifier or None)
-        for qualifier, entries in summaries.metric_groups(test)
-    ]
-    return details(f"All {len(test.entry['metrics'])} metrics", groups)
-
-
-def _metric_row(test: TestView, name: str, label: str) -> tuple[Html, str, str, str]:
-    metric = test.entry["metrics"][name]
-    named = fragment(label, element("br"), element("small", name))
-    return named, test.stated(name), str(metric["n"]), metric["method"]
+    columns, metrics = ("Metric", "Value and interval", "n", "Method"), test.entry["metrics"]
+    groups = []
+    for qualifier, names in test.by_qualifier().items():
+        rows = []
+        for name in names:
+            label = metric_label(name, qualified=False)
+            named = fragment(label, element("br"), element("small", name))
+            rows.append((named, test.stated(name), str(metrics[name]["n"]), metrics[name]["method"]))
+        groups.append(table(columns, rows, caption=qualifier or None))
+    return details(f"All {len(metrics)} metrics", groups)
 
 
 def notes(test: TestView) -> Html | None:
@@ -311,13 +300,8 @@ def element(tag: str, *children: Child, **attributes: str | None) -> Html:
     opening = tag
     for name, value in attributes.items():
         if value is not None:
-            opening += f' {_attribute(name)}="{html.escape(value, quote=True)}"'
+            opening += f' {name.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
     return Html(f"<{opening}>" if tag in _VOID else f"<{opening}>{_joined(children)}</{tag}>")
-
-
-@cache
-def _attribute(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
 
 
 @cache
@@ -344,21 +328,34 @@ def _text(child: Child) -> str:
     return _joined(child)
 
 
-def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], *, caption: str | None = None) -> Html:
-    """A table whose first column is its row heads."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Child]],
+    *,
+    caption: str | None = None,
+    kind: str | None = None,
+    attributes: Iterable[dict[str, str]] = (),
+) -> Html:
+    """A table whose first column is its row heads.
+
+    ``kind``: classes of the style sheet; cells of a ``stacked`` one stand below each other on a narrow
+    screen, with their labels. ``attributes``: those of each row.
+    """
     head = element("tr", [element("th", column, scope="col") for column in columns])
-    body = [
-        element(
-            "tr",
-            [element("td" if i else "th", cell, scope=None if i else "row") for i, cell in enumerate(row)],
-        )
-        for row in rows
-    ]
+    body = []
+    for row, more in zip(rows, chain(attributes, repeat({})), strict=False):
+        labels = columns if kind else repeat(None)
+        cells = [
+            element("td" if at else "th", cell, scope=None if at else "row", data_label=label)
+            for at, (cell, label) in enumerate(zip(row, labels, strict=False))
+        ]
+        body.append(element("tr", cells, **more))
     whole = element(
         "table",
         element("caption", caption) if caption else None,
         element("thead", head),
         element("tbody", body),
+        class_=kind,
     )
     return element("div", whole, class_="scroll")
 
@@ -445,36 +442,16 @@ def _contents(test: TestView) -> list[Child]:
         if compared is not None:
             return [verdict, compared.measured, compared.limit, "", compliance]
         return [verdict, test.first_figure, "no limit", "", compliance]
-    return [
-        verdict,
-        _lines(f"{metric_label(o['metric'])}: {_point(o)}" for o in test.objectives),
-        _lines(f"{o['op']} {numbers.quantity(o['limit'], _unit(o))}" for o in test.objectives),
-        _lines(
-            "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], _unit(o), o.get("n"))
-            for o in test.objectives
-        ),
-        compliance,
-    ]
-
-
-def _point(objective: Entry) -> str:
-    if objective["point"] is None:
-        return numbers.NOT_MEASURED
-    return numbers.against(objective["point"], objective["limit"], _unit(objective))
-
-
-def _unit(objective: Entry) -> str:
-    return shown_unit(objective["metric"], objective["unit"])
-
-
-def _lines(texts: Iterable[str]) -> Html:
-    return fragment([element("div", text or "–") for text in texts])
-
-
-def _drawn(test: TestView) -> list[str]:
-    """The ids of the plots to draw. Drawing takes time, so plots over time are there only for tests in which
-    something is wrong."""
-    return [plot_id for plot_id in test.plots if test.headline != "PASS" or plot_id not in OVER_TIME]
+    lines = []
+    for each in test.objectives:
+        unit, value, ends = shown_unit(each["metric"], each["unit"]), numbers.NOT_MEASURED, "–"
+        if each["point"] is not None:
+            value = numbers.against(each["point"], each["limit"], unit)
+            ends = numbers.interval(each["lower"], each["upper"], unit, each.get("n"))
+        limit = f"{each['op']} {numbers.quantity(each['limit'], unit)}"
+        lines.append((f"{metric_label(each['metric'])}: {value}", limit, ends))
+    cells = [fragment([element("div", text) for text in column]) for column in zip(*lines, strict=True)]
+    return [verdict, *cells, compliance]
 
 
 def extra_block(entry: Entry, shown: dict[str, str] | None = None) -> str:
@@ -485,7 +462,9 @@ def extra_block(entry: Entry, shown: dict[str, str] | None = None) -> str:
     """
     test = TestView(entry)
     shown = {} if shown is None else shown
-    owners = {id_: shown.setdefault(test.picture(id_), test.nodeid) for id_ in _drawn(test)}
+    # Drawing takes time: plots over time are there only for tests in which something is wrong.
+    drawn = [id_ for id_ in test.plots if test.headline != "PASS" or id_ not in OVER_TIME]
+    owners = {id_: shown.setdefault(test.picture(id_), test.nodeid) for id_ in drawn}
     of_tables = {id_: shown.setdefault(f"{id_} {table}", test.nodeid) for id_, table in test.tables.items()}
     own_tables = [id_ for id_, owner in of_tables.items() if owner == test.nodeid]
     elsewhere = dict.fromkeys(o for o in (*of_tables.values(), *owners.values()) if o != test.nodeid)

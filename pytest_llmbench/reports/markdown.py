@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.model.numbers import Entry, counted
 from pytest_llmbench.reports import comparisons, summaries
 from pytest_llmbench.reports.document import ReportView, TestView, warnings_of
 from pytest_llmbench.reports.first_screen import (
@@ -28,7 +28,6 @@ from pytest_llmbench.reports.first_screen import (
     Card,
     FirstScreen,
     Held,
-    counted,
     has_systems,
     limits_of,
 )
@@ -73,9 +72,7 @@ def markdown_report(report: Entry, *, path: str | None = "", max_bytes: int = MA
         _Part(0, "", partial(head, screen)),
         *_cards(screen),
         *_changes(screen),
-        *_all_tests(screen.view),
-        *_warnings(screen.view),
-        *_folded(screen.view),
+        *_of_tests(screen.view),
     ]
     where = f"{code(path)}" if path else "`report.html`, beside this file"
     return _fit(parts, max_bytes, _WHERE.format(where) if path is not None else _NOT_WRITTEN)
@@ -118,8 +115,7 @@ def _cards(screen: FirstScreen) -> Iterator[_Part]:
     cards = screen.cards
     if not cards:
         return
-    count = "1 test" if len(cards) == 1 else f"{len(cards)} tests"
-    yield _part(1, "", f"\n### {count} did not pass\n")
+    yield _part(1, "", f"\n### {counted(len(cards), 'test')} did not pass\n")
     for card in cards[:_SHOWN_CARDS]:
         yield _Part(1, "tests that did not pass", partial(_card, card))
     if len(cards) > _SHOWN_CARDS:
@@ -161,7 +157,8 @@ def _changes(screen: FirstScreen) -> Iterator[_Part]:
     said = escape(clipped("; ".join(captions), 500))
     columns = (*comparisons.BRIEF_COLUMNS, "Test")
     yield _part(2, "", f"\n### Changes\n\n{said}\n\n{row(columns)}{row(['---'] * len(columns))}")
-    yield from (_part(2, "changes", _text_row((*told, name))) for told, name in shown.items())
+    for told, name in shown.items():
+        yield _part(2, "changes", row([escape(clipped(cell, _LONGEST_CELL)) for cell in (*told, name)]))
     beside = sum(not one.get("gated") for test in tests for one in test.comparisons)
     more = beside - (0 if rows[True] else len(shown))
     if more:
@@ -170,9 +167,7 @@ def _changes(screen: FirstScreen) -> Iterator[_Part]:
 
 def _systems(test: TestView, made: comparisons.Systems) -> str:
     """The systems of a test side by side; what changed is below each value."""
-    first = made.names[0]
-    columns = ["Metric", first, *(f"{name}, against {first}" for name in made.names[1:])]
-    rows = []
+    columns, rows = made.columns, []
     for metric, values, changes in made.rows:
         below = [
             f"{escape(value)}<br>{escape(change)} "
@@ -185,38 +180,19 @@ def _systems(test: TestView, made: comparisons.Systems) -> str:
     return f"{head}{row(map(escape, columns))}{row(['---'] * len(columns))}{''.join(rows)}{more}"
 
 
-def _text_row(cells: Sequence[str]) -> str:
-    return row([escape(clipped(cell, _LONGEST_CELL)) for cell in cells])
-
-
-def _all_tests(view: ReportView) -> Iterator[_Part]:
-    """A row for each test; if there is no room for all, those that passed are left out first."""
-    if not view.tests:
-        return
-    yield _part(3, "", f"\n### Tests: {view.tally}\n\n{table(_COLUMNS, ())}")
-    for test in view.tests:
-        passed = test.headline in ("PASS", "SKIPPED", "XFAIL")
-        yield _Part(4 if passed else 3, "tests", partial(_row_of, test))
-
-
 def _row_of(test: TestView) -> str:
     held = sorted(limits_of(test), key=lambda one: WORST_FIRST.index(one.state))
-    shown = held[:_SHOWN_LIMITS]
-    told = [_marked(one, alone=len(held) == 1) for one in shown]
-    if len(held) > len(shown):
-        told.append(f"and {len(held) - len(shown)} more")
-    if not held:
-        told = [
-            ": ".join(
-                filter(
-                    None,
-                    (
-                        "no limit" if test.measured and test.valid else "",
-                        escape(clipped(_stands_for(test), _LONGEST_CELL)),
-                    ),
-                )
-            )
-        ]
+    told = []
+    for one in held[:_SHOWN_LIMITS]:
+        icon = "" if len(held) == 1 else _OF_STATES[one.state]
+        limit = bar(code(clipped(one.limit, _LONGEST_CELL)))
+        told.append(f"{icon}{limit}: {escape(clipped(one.measured, _LONGEST_CELL))}")
+    if len(held) > _SHOWN_LIMITS:
+        told.append(f"and {len(held) - _SHOWN_LIMITS} more")
+    if not held and not (test.measured and test.valid):
+        told = ["not judged" if test.measured else numbers.NOT_MEASURED]
+    elif not held:
+        told = [f"no limit: {escape(clipped(test.first_figure, _LONGEST_CELL))}"]
     return row(
         (
             f"{ICONS[test.headline]} {test.headline}",
@@ -227,31 +203,26 @@ def _row_of(test: TestView) -> str:
     )
 
 
-def _marked(held: Held, *, alone: bool) -> str:
-    """A limit with what was measured, with its own icon if it is one of several."""
-    mark = "" if alone else _OF_STATES[held.state]
-    limit = bar(code(clipped(held.limit, _LONGEST_CELL)))
-    return f"{mark}{limit}: {escape(clipped(held.measured, _LONGEST_CELL))}"
-
-
-def _stands_for(test: TestView) -> str:
-    if not test.measured:
-        return numbers.NOT_MEASURED
-    return test.first_figure if test.valid else "not judged"
-
-
-def _warnings(view: ReportView) -> Iterator[_Part]:
+def _of_tests(view: ReportView) -> Iterator[_Part]:
+    """A row for each test, the warnings, and details of each; those of tests that passed are left out
+    first."""
+    if view.tests:
+        yield _part(3, "", f"\n### Tests: {view.tally}\n\n{table(_COLUMNS, ())}")
+    for test in view.tests:
+        passed = test.headline in ("PASS", "SKIPPED", "XFAIL")
+        yield _Part(4 if passed else 3, "tests", partial(_row_of, test))
     found = warnings_of(view.tests)
     texts = [clipped(text, 500) for text in found[:_SHOWN_WARNINGS]]
     if len(found) > _SHOWN_WARNINGS:
         texts.append(f"… and {len(found) - _SHOWN_WARNINGS} more")
     if texts:
         yield _part(5, "warnings", f"\n### Warnings\n\n{bullets(texts)}")
-
-
-def _folded(view: ReportView) -> Iterator[_Part]:
     yield _Part(7, "headline figures", partial(_headline_figures, view))
-    yield _Part(7, "test harness", partial(_harness, view))
+    yield _Part(
+        7,
+        "test harness",
+        lambda: "\n" + folded("Test harness", text_table(("Item", "Value"), summaries.harness(view))),
+    )
     told: dict[str, str] = {}
     for test in view.tests:
         if test.measured:
@@ -264,10 +235,6 @@ def _headline_figures(view: ReportView) -> str:
     if not found.rows:
         return ""
     return "\n" + folded("Headline figures", text_table(found.columns, found.rows))
-
-
-def _harness(view: ReportView) -> str:
-    return "\n" + folded("Test harness", text_table(("Item", "Value"), summaries.harness(view)))
 
 
 def _details(test: TestView, told: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Reason
-from pytest_llmbench.model.facts import GuardrailFact, Key, LoadFact, SUTFact, WorkloadFact
+from pytest_llmbench.model.facts import GuardrailFact, LoadFact, SUTFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.comparisons import metric_label
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text, words
@@ -70,13 +70,22 @@ def minimum_report(report: Entry) -> str:
         f"- Throughput at P99 TTFT < {CONSTRAINT_MS}ms: "
         f"{_throughput(constrained, 'constrained_output_token_throughput')}",
     ]
+    named: dict[str, list[str]] = {}
+    for test in view.tests:
+        for finding in test.warnings:
+            if finding["check"] not in _DEVIATIONS:
+                named.setdefault(finding["message"], []).append(test.name)
+    warnings = [f"  - {', '.join(dict.fromkeys(tests))}: {text}" for text, tests in named.items()]
+    guardrails = [f"{side} filter {fact_text(view.fact(key))}" for side, key in GuardrailFact.FILTERS.items()]
+    systems = view.fact(GuardrailFact.SYSTEMS)
+    guardrails += [] if systems is None else [f"systems: {fact_text(systems)}"]
     lines += [
         "",
         "Notes:",
         *_deviations(view),
         *_failures(view),
-        *_warnings(view),
-        f"- Guardrails: {_guardrails(view)}",
+        *(["- Warnings:", *warnings] if warnings else []),
+        f"- Guardrails: {', '.join(guardrails)}",
     ]
     lines += _provenance(source, constrained)
     # No name with a line break in it may pass for a line of the report.
@@ -181,11 +190,21 @@ def _deviations(view: ReportView) -> list[str]:
         ]
         if test.fact(SUTFact.HARDWARE_DISCLOSED) is False:
             texts.append("hardware undisclosed (AMB-27)")
+        bounds = [
+            f"{metric_label(name)} is {numbers.estimate(metric)}: the search ended with its range"
+            for name, metric in test.entry["metrics"].items()
+            if metric.get("reason") == Reason.RANGE_ENDED
+        ]
+        unmet = [
+            f"{each['id']}{'' if each.get('effect') == 'blocks' else ', advised'}: "
+            f"{each.get('statement') or ''} ({each['reason']})"
+            for each in test.unmet("blocks", "downgrades")
+        ]
         for text in (
-            *_ended_early(test),
+            *bounds[:1],
             *texts,
             *(finding["message"] for finding in test.warnings if finding["check"] in _DEVIATIONS),
-            *map(_unmet, test.unmet("blocks", "downgrades")),
+            *unmet,
         ):
             named.setdefault(text, []).append(test.name)
     notes += [f"{', '.join(dict.fromkeys(tests))}: {text}" for text, tests in named.items()]
@@ -195,23 +214,13 @@ def _deviations(view: ReportView) -> list[str]:
     return ["- Deviations:", *(f"  - {' '.join(note.split())}" for note in notes)]
 
 
-def _unmet(requirement: Entry) -> str:
-    weight = "" if requirement.get("effect") == "blocks" else ", advised"
-    return f"{requirement['id']}{weight}: {requirement.get('statement') or ''} ({requirement['reason']})"
-
-
-def _ended_early(test: TestView) -> list[str]:
-    """A note on a search that ended with its range: what it found is a lower bound."""
-    return [
-        f"{metric_label(name)} is {numbers.estimate(metric)}: the search ended with its range"
-        for name, metric in test.entry["metrics"].items()
-        if metric.get("reason") == Reason.RANGE_ENDED
-    ][:1]
-
-
 def _failures(view: ReportView) -> list[str]:
     """Notes on the requests that did not end well, and on the waits that were asked for."""
-    lines = [f"  - {test.name}: {test.completion}" for test in view.tests if test.measured and _failed(test)]
+    lines = [
+        f"  - {test.name}: {test.completion}"
+        for test in view.tests
+        if test.measured and test.completed[0] < test.completed[1]
+    ]
     waits: dict[str, list[str]] = {}
     for test in view.tests:
         wait = (test.entry.get("parameters") or {}).get("timeout_s")
@@ -220,30 +229,3 @@ def _failures(view: ReportView) -> list[str]:
             waits.setdefault(f"{wait} s for the first byte and between chunks", []).append(test.name)
     told = [f"- Deadlines: {wait} ({', '.join(names)})" for wait, names in waits.items()]
     return [*(["- Failures:", *lines] if lines else ["- Failures: none"]), *told]
-
-
-def _warnings(view: ReportView) -> list[str]:
-    """Notes on all other warnings, with the names of the tests."""
-    named: dict[str, list[str]] = {}
-    for test in view.tests:
-        for finding in test.warnings:
-            if finding["check"] not in _DEVIATIONS:
-                named.setdefault(finding["message"], []).append(test.name)
-    lines = [f"  - {', '.join(dict.fromkeys(tests))}: {text}" for text, tests in named.items()]
-    return ["- Warnings:", *lines] if lines else []
-
-
-def _failed(test: TestView) -> bool:
-    ok, of = test.completed
-    return ok < of
-
-
-def _guardrails(view: ReportView) -> str:
-    filters = [f"{side} filter {_declared(view, key)}" for side, key in GuardrailFact.FILTERS.items()]
-    systems = view.fact(GuardrailFact.SYSTEMS)
-    return ", ".join([*filters, *([f"systems: {fact_text(systems)}"] if systems is not None else [])])
-
-
-def _declared(view: ReportView, key: Key[str]) -> str:
-    value = view.fact(key)
-    return "not declared" if value is None else str(value)

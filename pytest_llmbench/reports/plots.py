@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.numbers import number, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,9 +82,11 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
 def _drawing(told: str) -> str:
     """The drawing of a plot, given as JSON, with ids that two drawings may share."""
     plot = json.loads(told)
-    if not all(_fits(_values(plot, axis), log=bool(plot.get(f"{axis}_log"))) for axis in ("x", "y")):
-        why = f"there are numbers beyond {_LARGEST:g}, or too near to 0 for a logarithmic axis"
-        return _not_drawn(plot, why)
+    for axis in ("x", "y"):
+        least = 1 / _LARGEST if plot.get(f"{axis}_log") else 0.0
+        if not all(value == 0 or least <= abs(value) <= _LARGEST for value in _values(plot, axis)):
+            why = f"there are numbers beyond {number(_LARGEST)}, or too near to 0 for a logarithmic axis"
+            return _not_drawn(plot, why)
     # Missing glyphs and deprecations of its own are no warnings of the suite, which may make errors of them.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,11 +122,6 @@ def _lay_out(figure: Figure) -> None:
         ConstrainedLayoutEngine().execute(figure)
 
 
-def _fits(values: Sequence[float], *, log: bool) -> bool:
-    least = 1 / _LARGEST if log else 0.0
-    return all(value == 0 or least <= abs(value) <= _LARGEST for value in values)
-
-
 def _not_drawn(plot: Mapping[str, Any], why: str) -> str:
     """A text in place of a plot that says why it is not drawn."""
     title, words = html.escape(plot["title"]), html.escape(f"not drawn: {why}")
@@ -143,8 +140,13 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     if plot.get("y_log") and _all_positive(y_values):
         axes.set_yscale("log")
         _plain_log_ticks(axes.yaxis, y_values)
-    if plot.get("rows"):
-        _draw_rows(axes, plot)
+    if rows := plot.get("rows"):  # horizontal bars, one for each name
+        for place, (name, series) in enumerate(plot["series"].items()):
+            colour = _SERIES[_PARTS.get(name, place) % len(_SERIES)]
+            starts, ends, places = series["x"][::2], series["x"][1::2], series["y"][::2]
+            axes.hlines(places, starts, ends, label=_name(name), colors=colour, linewidth=7)
+        axes.set_yticks(range(len(rows)), [_name(name) for name in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
     else:
         _draw_series(axes, plot)
     for name, x in plot["marks"].items():
@@ -183,17 +185,6 @@ def _name(text: str) -> str:
     """A name on one line, cut if it is very long."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 1] + "…"
-
-
-def _draw_rows(axes: Axes, plot: Mapping[str, Any]) -> None:
-    """Draw horizontal bars, a row for each name."""
-    names = plot["rows"]
-    for place, (name, series) in enumerate(plot["series"].items()):
-        colour = _SERIES[_PARTS.get(name, place) % len(_SERIES)]
-        starts, ends, places = series["x"][::2], series["x"][1::2], series["y"][::2]
-        axes.hlines(places, starts, ends, label=_name(name), colors=colour, linewidth=7)
-    axes.set_yticks(range(len(names)), [_name(name) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
@@ -266,14 +257,8 @@ def _plain_log_ticks(axis: Axis, values: Sequence[float]) -> None:
         dense = (1.0, 2.0, 3.0, 5.0, 7.0) if span < _DENSE_TICKS_BELOW else (1.0, 2.0, 5.0)
         subs = dense if span < _DECADE_TICKS_FROM else (1.0,)
         axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(float(f"{value:.6g}"))))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_locator(NullLocator())
-
-
-def _tick(value: float) -> str:
-    """A tick label without needless digits: ``0.5`` for ``0.50``."""
-    text = number(value)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float], *, at_names: bool) -> list[Text]:
@@ -315,17 +300,10 @@ def _as_inline_svg(text: str, plot: Mapping[str, Any]) -> str:
     # The size comes from the page; the view box keeps the proportions.
     head = (
         re.sub(r' (?:width|height)="[^"]*"', "", head)
-        + f' role="img" aria-label="{_attribute(plot["title"])}"'
+        + f' role="img" aria-label="{html.escape(plot["title"], quote=True)}"'
     )
-    return f"{head}>\n<title>{html.escape(plot['title'])}</title>\n<desc>{_description(plot)}</desc>{rest}"
-
-
-def _description(plot: Mapping[str, Any]) -> str:
     points = ", ".join(f"{name} with {len(series['x'])} points" for name, series in plot["series"].items())
     marks = ", ".join(f"{name} at {number(x)}" for name, x in plot["marks"].items())
-    text = f"{plot['y_label']} over {plot['x_label']}: {points}." + (f" Marked: {marks}." if marks else "")
-    return html.escape(text)
-
-
-def _attribute(text: str) -> str:
-    return html.escape(text, quote=True)
+    told = f"{plot['y_label']} over {plot['x_label']}: {points}." + (f" Marked: {marks}." if marks else "")
+    title, told = html.escape(plot["title"]), html.escape(told)
+    return f"{head}>\n<title>{title}</title>\n<desc>{told}</desc>{rest}"

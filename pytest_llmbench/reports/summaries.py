@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.facts import LoadFact, WorkloadFact
-from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.model.numbers import Entry, counted
 from pytest_llmbench.reports.comparisons import metric_label, statistic_label
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text
-from pytest_llmbench.reports.first_screen import counted
 
 SECTIONS = (
     "System Identification",
@@ -91,18 +90,21 @@ def _each_once(rows: Iterable[tuple[TestView, tuple[str, ...]]]) -> list[tuple[s
 def latency_rows(tests: Iterable[TestView]) -> Rows:
     """The latencies of each test as a whole. Its levels, classes and configurations are in its own tables."""
     rows = _each_once(
-        (test, (metric_label(family), *(_claim_or_dash(test, f"{family}.{key}") for key in _LATENCY)))
+        (
+            test,
+            (
+                metric_label(family),
+                # A dash for what the test does not have: it is not missing.
+                *("–" if test.metric(name) is None else test.claim(name) for name in names),
+            ),
+        )
         for test in tests
         if test.valid
         for family in test.families()
         if "[" not in family
+        for names in [[f"{family}.{key}" for key in _LATENCY]]
     )
     return Rows(("Test", "Metric", *map(statistic_label, _LATENCY)), rows)
-
-
-def _claim_or_dash(test: TestView, name: str) -> str:
-    """A statistic as a report may state it; a dash if the test does not have it, since it is not missing."""
-    return "–" if test.metric(name) is None else test.claim(name)
 
 
 def throughput_rows(tests: Iterable[TestView]) -> Rows:
@@ -120,17 +122,6 @@ def success_rows(tests: Iterable[TestView]) -> Rows:
     return Rows(("Test", "Requests"), [(test.name, test.completion) for test in tests])
 
 
-def metric_groups(test: TestView) -> list[tuple[str, list[tuple[str, str]]]]:
-    """All metrics in groups: ``("", …)`` for the whole test, ``("90%", …)`` for one of its levels.
-
-    Each entry is the metric's full name and its label without the qualifier.
-    """
-    return [
-        (qualifier, [(name, metric_label(name, qualified=False)) for name in names])
-        for qualifier, names in test.by_qualifier().items()
-    ]
-
-
 def performed(view: ReportView) -> Pairs:
     tests = dict.fromkeys(test.kind for test in view.tests if test.measured)
     return [
@@ -139,26 +130,19 @@ def performed(view: ReportView) -> Pairs:
     ]
 
 
-def requirement_text(requirement: Entry) -> str:
-    """A requirement in words: the clause, what was found, and what would meet it."""
-    text = f"{requirement['id']}: {requirement['reason']}"
-    statement = requirement.get("statement")
-    return f"{text} → {statement}" if statement else text
-
-
 def deviations(test: TestView) -> list[tuple[str, list[str]]]:
-    """Unmet requirements in groups with a heading, those that prevent the next class first."""
-    missing = test.next_class
-    first = [] if missing is None else missing[1]
-    rest = [r for r in test.unmet("blocks", "downgrades") if r not in first]
+    """Unmet requirements in groups with a heading, those that prevent the next class first; each with what
+    was found and what would meet it."""
+    better, first = test.next_class or ("", [])
+    rest = [each for each in test.unmet("blocks", "downgrades") if each not in first]
     groups = []
-    if missing is not None and first:
-        heading = f"To be {missing[0]}, {counted(len(first), 'requirement')} more must be met:"
-        groups.append((heading, [requirement_text(r) for r in first]))
-    if rest:
-        groups.append(
-            (f"Also unmet, {counted(len(rest), 'requirement')}:", [requirement_text(r) for r in rest])
-        )
+    for heading, found in (
+        (f"To be {better}, {counted(len(first), 'requirement')} more must be met:", first),
+        (f"Also unmet, {counted(len(rest), 'requirement')}:", rest),
+    ):
+        meant = [f" → {each['statement']}" if each.get("statement") else "" for each in found]
+        texts = [f"{each['id']}: {each['reason']}{to}" for each, to in zip(found, meant, strict=True)]
+        groups += [(heading, texts)] if texts else []
     return groups
 
 
@@ -297,7 +281,10 @@ def _always(level: Entry) -> list[str]:
     return [
         level_name(level),
         offered(level),
-        *(_figure(name, level["metrics"].get(name)) for _, name in _FIGURES),
+        *(
+            numbers.NOT_MEASURED if metric is None else numbers.tagged(numbers.point(metric), name, metric)
+            for name, metric in [(name, level["metrics"].get(name)) for _, name in _FIGURES]
+        ),
         f"{text}; {errors}" if errors else text,
         _yes_no(level.get("queue_growing"), ("growing", "stable", "not known")),
         _yes_no(level.get("saturated"), ("yes", "no", "not known"), level.get("saturation_reasons")),
@@ -323,19 +310,13 @@ def offered(level: Entry) -> str:
     else:
         text = "not known"
     share = level.get("percent_of_capacity")
-    told = share is None or f"{share:g}%" in level["label"]
+    told = share is None or numbers.percent_label(share) in level["label"]
     return text if told else f"{text}, {numbers.number(share)} %"
 
 
 def load_text(level: Entry) -> str:
     """The load of a level in words: ``open loop, 20 req/s``."""
     return f"{level['load_model']} loop, {offered(level)}"
-
-
-def _figure(name: str, metric: Entry | None) -> str:
-    if metric is None:
-        return numbers.NOT_MEASURED
-    return numbers.tagged(numbers.point(metric), name, metric)
 
 
 def _yes_no(value: Any, words: tuple[str, str, str], reasons: Iterable[str] | None = None) -> str:

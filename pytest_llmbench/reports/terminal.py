@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.judgement import THIS_SESSION
-from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.model.numbers import Entry, counted
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.comparisons import metric_label
 from pytest_llmbench.reports.document import (
@@ -30,7 +30,7 @@ from pytest_llmbench.reports.document import (
     warnings_of,
     words,
 )
-from pytest_llmbench.reports.first_screen import FirstScreen, counted, first_of, has_systems, limits_of
+from pytest_llmbench.reports.first_screen import FirstScreen, first_of, has_systems, limits_of
 
 BRIEF_REASONS = 4
 SHOWN_WARNINGS = 6
@@ -64,7 +64,10 @@ def section_lines(entry: Entry, *, width: int = 80) -> list[Line]:
     """All lines on one test, none longer than ``width`` (from 40 on)."""
     test = TestView(entry)
     width = max(width, 40)
-    lines = [*_head(test, width), *_error(test, width)]
+    lines = _head(test, width)
+    if test.entry.get("error"):
+        parts = [part for line in test.entry["error"].splitlines() for part in _wrap(line, width)]
+        lines += [Line(""), *(Line(part, {"red": True}) for part in parts)]
     for block in (
         _objectives(test, width),
         _comparisons(test, width, verbose=True),
@@ -143,12 +146,17 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     """
     width = max(width, 40)
     tests = views(entries)
-    rows = [["test", "verdict", "limit", "measured", "completed", "class"], *map(_closing_row, tests)]
+    rows = [["test", "verdict", "limit", "measured", "completed", "class"]]
+    for test in tests:
+        class_ = words(test.compliance) + (" (sim)" if test.simulated else "") if test.measured else ""
+        rows.append([test.name, test.headline, *_held_to(test), test.completed_text, class_])
     markup = [{"bold": True}, *(_MARKUP[TONES[test.headline]] for test in tests)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     columns = 6 if sum(widths) <= width - 14 else 4
     if columns == 4:
-        widths = _room(widths[:4], width - 10)
+        # Names are shortened, and where that does not do no columns are left.
+        room = min(widths[0], width - 10 - sum(widths[1:4]))
+        widths = [room, *widths[1:4]] if room == widths[0] or room >= _KNOWN_ROOM else []
     lines = []
     for row, its in zip(rows, markup, strict=True) if widths else ():
         cells = (cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=False))
@@ -157,9 +165,17 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
         lines += _wrapped(f"{row[1]:<13}{row[0]}", width, "  ", its)
         lines += _wrapped(": ".join(filter(None, row[2:4])), width, "    ")
     if columns != 6:
-        lines += [line for test in tests for line in _failures(test, width)]
-    text = "everything measured, every clause and note: -v, or the report"
-    return [*lines, *_warnings(tests, width), Line(_cut(f"  {text}", width))]
+        for test in tests:
+            ok, of = test.completed
+            # Levels that a search overloads may have some.
+            if test.headline in _QUIET and test.measured and not test.levels and ok < of:
+                lines += _wrapped(f"{test.name}: {test.completion}", width, "  ", _MARKUP["warn"])
+    found = warnings_of(tests)
+    for text in found[:SHOWN_WARNINGS]:
+        lines += _wrapped(f"warning: {text}", width, "  ", _MARKUP["warn"])
+    rest = len(found) - SHOWN_WARNINGS
+    lines += [Line(f"  … and {rest} more warnings")] if rest > 0 else []
+    return [*lines, Line(_cut("  everything measured, every clause and note: -v, or the report", width))]
 
 
 def opening_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
@@ -169,34 +185,6 @@ def opening_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     screen = FirstScreen(ReportView(report))
     texts = filter(None, (screen.about, screen.change))
     return [line for text in texts for line in _wrapped(text, max(width, 40), "  ")]
-
-
-def _failures(test: TestView, width: int) -> list[Line]:
-    """Lines on the failures of a test that passed. Levels that a search overloads may have some."""
-    ok, of = test.completed
-    told = test.headline in _QUIET and test.measured and not test.levels and ok < of
-    return _wrapped(f"{test.name}: {test.completion}", width, "  ", _MARKUP["warn"]) if told else []
-
-
-def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
-    """Warnings of all tests, each once."""
-    found = warnings_of(tests)
-    lines = []
-    for text in found[:SHOWN_WARNINGS]:
-        lines += _wrapped(f"warning: {text}", width, "  ", _MARKUP["warn"])
-    rest = len(found) - SHOWN_WARNINGS
-    return [*lines, Line(f"  … and {rest} more warnings")] if rest > 0 else lines
-
-
-def _room(widths: list[int], width: int) -> list[int]:
-    """The widths of the columns, of which the names are shortened; none where that does not do."""
-    room = min(widths[0], width - sum(widths[1:]))
-    return [room, *widths[1:]] if room == widths[0] or room >= _KNOWN_ROOM else []
-
-
-def _closing_row(test: TestView) -> list[str]:
-    class_ = words(test.compliance) + (" (sim)" if test.simulated else "") if test.measured else ""
-    return [test.name, test.headline, *_held_to(test), test.completed_text, class_]
 
 
 def _held_to(test: TestView) -> tuple[str, str]:
@@ -234,18 +222,10 @@ def _head(test: TestView, width: int) -> list[Line]:
         lines += [Line(part, _MARKUP["warn"]) for part in _wrap(test.attempt, width)]
     lines += [Line(part) for part in _wrap(test.judgements, width)]
     if test.entry["load"] is not None:
-        duration = f"{test.entry['load']['duration_s']:.1f} s"
+        duration = numbers.duration(test.entry["load"]["duration_s"])
         lines += [Line(part) for part in _wrap(f"{test.load_text}, {duration}", width)]
         lines += [Line(part) for part in _wrap(test.completion, width)]
     return lines + [Line(part) for text in (*test.sharing, *test.void_loads) for part in _wrap(text, width)]
-
-
-def _error(test: TestView, width: int) -> list[Line]:
-    error = test.entry.get("error")
-    if not error:
-        return []
-    parts = [part for line in error.splitlines() for part in _wrap(line, width)]
-    return [Line(""), *(Line(part, {"red": True}) for part in parts)]
 
 
 def _objectives(test: TestView, width: int) -> list[Line]:
@@ -288,7 +268,7 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
         markup = _MARKUP[comparisons.TONES[comparison["verdict"]]]
         lines += [Line(part, markup) for part in _wrap(text, width, "  ", " " * 15)]
         detail = f"{arms}, {allowed} allowed, minimum detectable effect " + (
-            comparisons.detectable_text(comparison)
+            comparisons.allowed_text(comparison, "mde")
         )
         lines += [Line(part) for part in _wrap(detail, width, " " * 15, " " * 15)]
         if comparison["verdict"] in ("inconclusive", "regressed", "unconfirmed"):
@@ -333,43 +313,28 @@ def _table(table: Entry, width: int) -> list[Line]:
     """The lines of a table: first column flush left, others flush right. Columns without room go below, with
     the first column."""
     rows = [table["columns"], *table["rows"][:_MOST_TABLE_ROWS]]
-    widths = _widths([max(len(row[i]) for row in rows) for i in range(len(table["columns"]))], width)
+    natural = [max(len(row[i]) for row in rows) for i in range(len(table["columns"]))]
+    if len(natural) > _FEW_COLUMNS:  # each gets at most a third of the terminal
+        widths = [min(own, max(width // 3, 12)) for own in natural]
+    else:
+        widths = [min(own, max(width, 6)) for own in natural]  # a cell may have a megabyte
+        while sum(widths) + 2 * len(widths) > width and max(widths) > 6:
+            widths[widths.index(max(widths))] -= 1
     lines = [Line(part, {"bold": True}) for part in _wrap(table["title"], width)]
-    for i, columns in enumerate(_columns_that_fit(widths, width)):
-        chosen = [widths[column] for column in columns]
-        lines += [Line("")] if i else []
-        lines += [Line(_cut("  " + _row([row[column] for column in columns], chosen), width)) for row in rows]
-    left_out = len(table["rows"]) + 1 - len(rows)
-    return [*lines, Line(f"  … {left_out} more rows")] if left_out > 0 else lines
-
-
-def _widths(natural: Sequence[int], width: int) -> list[int]:
-    """The widths of the columns: if they are few the widest is shortened, if many each gets at most a third
-    of the terminal."""
-    widths = list(natural)
-    if len(widths) > _FEW_COLUMNS:
-        return [min(own, max(width // 3, 12)) for own in widths]
-    widths = [min(own, max(width, 6)) for own in widths]  # a cell may have a megabyte
-    while sum(widths) + 2 * len(widths) > width and max(widths) > 6:
-        widths[widths.index(max(widths))] -= 1
-    return widths
-
-
-def _columns_that_fit(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Columns in groups no wider than the terminal, each beginning with the first column."""
-    groups = [[0]]
+    groups = [[0]]  # of columns, no wider than the terminal
     for column in range(1, len(widths)):
         wanted = sum(widths[i] + 2 for i in groups[-1]) + widths[column] + 2
         if wanted > width and len(groups[-1]) > 1:
             groups.append([0])
         groups[-1].append(column)
-    return groups
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-    return "  ".join([first.ljust(widths[0]), *aligned]).rstrip()
+    for i, columns in enumerate(groups):
+        lines += [Line("")] if i else []
+        for row in rows:
+            others = (_cut(row[at], widths[at]).rjust(widths[at]) for at in columns[1:])
+            cells = [_cut(row[0], widths[0]).ljust(widths[0]), *others]
+            lines.append(Line(_cut("  " + "  ".join(cells).rstrip(), width)))
+    left_out = len(table["rows"]) + 1 - len(rows)
+    return [*lines, Line(f"  … {left_out} more rows")] if left_out > 0 else lines
 
 
 def _findings(test: TestView, width: int) -> list[Line]:
@@ -439,15 +404,12 @@ class _Wrapper(textwrap.TextWrapper):
 
     def _split(self, text: str) -> list[str]:
         size = max(self.width + 1, _PIECE)
-        return [piece for chunk in super()._split(text) for piece in _pieces(chunk, size)]
-
-
-def _pieces(chunk: str, size: int) -> list[str]:
-    """The chunk in pieces of ``size`` characters, but the last, which has more. A gap stays whole."""
-    if len(chunk) <= 2 * size or chunk.isspace():
-        return [chunk]
-    last = (len(chunk) - size - 1) // size * size
-    return [*(chunk[at : at + size] for at in range(0, last, size)), chunk[last:]]
+        pieces = []
+        for chunk in super()._split(text):
+            whole = len(chunk) <= 2 * size or chunk.isspace()  # a gap stays whole
+            last = 0 if whole else (len(chunk) - size - 1) // size * size
+            pieces += [*(chunk[at : at + size] for at in range(0, last, size)), chunk[last:]]
+        return pieces
 
 
 def _cut(text: str, width: int) -> str:
@@ -472,9 +434,19 @@ def text_table(
     ``whole``. A table of very many columns may be wider all the same.
     """
     flat = [[re.sub(r"\s", " ", cell) for cell in row] for row in rows]
-    numeric = [_is_numeric([row[at] for row in flat]) for at in range(len(columns))]
+    numeric = []
+    for at in range(len(columns)):  # where most cells are numbers, perhaps with a unit or an interval
+        filled = [row[at] for row in flat if row[at]]
+        numeric.append(2 * sum(bool(_NUMBER.fullmatch(cell)) for cell in filled) > len(filled))
     kept = [own or name in whole for own, name in zip(numeric, columns, strict=True)]
-    widths = _column_widths([list(columns), *flat], kept, width - _GAP * (len(columns) - 1))
+    widths = [max(map(len, column)) for column in zip(columns, *flat, strict=True)]
+    room = width - _GAP * (len(columns) - 1)
+    for least, everything in ((_NAME_ROOM, False), (_LEAST_ROOM, False), (_LEAST_ROOM, True)):
+        while sum(widths) > room:
+            large = [at for at, own in enumerate(widths) if own > least and (everything or not kept[at])]
+            if not large:
+                break
+            widths[max(large, key=widths.__getitem__)] -= 1
     lines = [_line(columns, widths, numeric), "-" * (sum(widths) + _GAP * (len(widths) - 1))]
     return [*lines, *(_line(row, widths, numeric) for row in flat)]
 
@@ -486,23 +458,6 @@ def cut_within(text: str, width: int) -> str:
         return text
     end = (width - 1) // 2
     return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
-
-
-def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether most cells of a column are numbers, perhaps with a unit or an interval."""
-    filled = [cell for cell in cells if cell]
-    return 2 * sum(bool(_NUMBER.fullmatch(cell)) for cell in filled) > len(filled)
-
-
-def _column_widths(rows: Sequence[Sequence[str]], kept: Sequence[bool], width: int) -> list[int]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for least, everything in ((_NAME_ROOM, False), (_LEAST_ROOM, False), (_LEAST_ROOM, True)):
-        while sum(widths) > width:
-            large = [at for at, own in enumerate(widths) if own > least and (everything or not kept[at])]
-            if not large:
-                break
-            widths[max(large, key=widths.__getitem__)] -= 1
-    return widths
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -188,8 +188,8 @@ def test_a_data_set_says_how_often_its_prompts_are_sent() -> None:
         "met: 0 % of the requests share a prefix, 99.97 % of the requests send an entry of it again"
     )
     # Two parts draw half of the entries each, by themselves: a quarter of them is in both.
-    assert "25.0% of the requests send" in of([[0, 500], [0, 500]], 1_000)
-    assert of([[0, 500]], 1_000).startswith("unmet: 0 of the requests share a prefix, and ")
+    assert "25 % of the requests send" in of([[0, 500], [0, 500]], 1_000)
+    assert of([[0, 500]], 1_000).startswith("unmet: 0 % of the requests share a prefix, and ")
 
 
 @pytest.mark.parametrize(("per_reference", "source", "met"), [

@@ -65,14 +65,14 @@ def test_what_decides_nothing_is_counted_for_each_system(found: list[dict[str, A
 
 def test_a_rate_may_fall_a_latency_may_rise(found: list[dict[str, Any]]) -> None:
     assert [words.allowed_text(each) for each in found] == ["+5 %", "-5 %"]
-    assert [words.detectable_text(each)[0] for each in found] == ["+", "-"]
+    assert [words.allowed_text(each, "mde")[0] for each in found] == ["+", "-"]
 
 
 def test_what_cannot_be_told_is_said(found: list[dict[str, Any]]) -> None:
     change = found[0]["change"]
     undefined = {**found[0], "mde": None, "baseline": [], "change": {**change, "point": None}}
     assert words.change_text(undefined) == "not measured"
-    assert words.detectable_text(undefined) == "not known"
+    assert words.allowed_text(undefined, "mde") == "not known"
     assert words.means_text(undefined, "baseline") == "not measured"
     assert words.change_text({**found[0], "change": {**change, "upper": None}}).endswith(", open]")
 

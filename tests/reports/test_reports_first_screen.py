@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.reports.document import ReportView
-from pytest_llmbench.reports.first_screen import FirstScreen, Span, distance_text, held_of
+from pytest_llmbench.reports.first_screen import FirstScreen, Span, held_of
 from pytest_llmbench.reports.html import comparison_strip, html_report, limit_strip
 
 Entry = dict[str, Any]
@@ -184,8 +184,9 @@ def test_the_command_runs_the_test_as_the_session_ran_it(made: Entry) -> None:
      (73_000.0, 100.0, "+72,900 %"), (100.004, 100.0, "+0.004 %"), (5.0, 0.0, None), (None, 100.0, None),
      (0.0, 100.0, "-100 %")],
 )  # fmt: skip
-def test_distance_from_a_limit(point: float | None, limit: float, text: str | None) -> None:
-    assert distance_text(point, limit) == text
+def test_distance_from_a_limit(entry: Entry, point: float | None, limit: float, text: str | None) -> None:
+    (held,) = held_of(objectives_view(entry, objective("pass", point, limit)))
+    assert held.distance == text
 
 
 def test_spans_of_limits_and_comparisons(entry: Entry, made: Entry) -> None:

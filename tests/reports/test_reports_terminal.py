@@ -276,7 +276,7 @@ def test_the_overview_puts_the_worst_last(report: Entry) -> None:
 def test_headlines_and_sharing_of_a_search(every_entry: dict[str, Entry]) -> None:
     lines = text_of(every_entry["throughput"], width=100).splitlines()
     assert lines[3:11] == [
-        "  open loop, poisson arrivals at 5 to 40 req/s (4 loads), 204.8 s",
+        "  open loop, poisson arrivals at 5 to 40 req/s (4 loads), 3 min 25 s",
         "  3992 of 4000 requests completed (99.8 %); 8 timeout",
         "  shared measurement: 2 of 4 loads measured by gates/test_capacity.py::test_maximum",
         "",

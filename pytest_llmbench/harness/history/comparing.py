@@ -84,7 +84,7 @@ COLUMNS: Mapping[str, Callable[[Row], str]] = MappingProxyType(
         "runs": lambda row: f"{len(row.entry['baseline'])} and {len(row.entry['candidate'])}",
         "change": lambda row: numbers.change(row.entry["change"]),
         "allowed": lambda row: words.allowed_text(row.entry),
-        "detectable": lambda row: words.detectable_text(row.entry),
+        "detectable": lambda row: words.allowed_text(row.entry, "mde"),
         "verdict": lambda row: _verdict(row.entry),
         "reason": lambda row: str(row.entry["reason"]),
     }
