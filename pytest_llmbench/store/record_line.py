@@ -21,9 +21,10 @@ with ``null``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from itertools import accumulate, repeat, starmap
+from functools import lru_cache
+from itertools import accumulate, repeat
 from operator import attrgetter, sub
 from typing import Any
 
@@ -40,6 +41,8 @@ from pytest_llmbench.model.record import (
     TokenSource,
     of_kind,
 )
+from pytest_llmbench.model.records import KINDS, IntColumn, Records
+from pytest_llmbench.model.records import MISSING as NOT_OBSERVED
 
 RECORDS_SCHEMA = "pytest-llmbench/records/1.9"
 READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(9)), RECORDS_SCHEMA)
@@ -52,59 +55,69 @@ one."""
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
 _values = attrgetter(*_FIELDS)
-DEFAULTS = {
+_DEFAULTS = {
     "server_timings": {},
     **{f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING},
 }
-_NO_DEFAULT = object()
-_DEFAULT_KINDS = {name: DEFAULTS[name] for name in ("outcome", "token_source")}
-AT_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
-AT_LAST_CHUNK = ("last_content_ns", "finished_ns")
-AT_SUBMISSION = ("scheduled_ns", "dispatched_ns")
-INSTANTS = tuple(name for name in of_kind(Instant) if name != "submitted_ns")
+_DEFAULT_KINDS = {name: _DEFAULTS[name] for name in ("outcome", "token_source")}
+_AT_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
+_AT_LAST_CHUNK = ("last_content_ns", "finished_ns")
+_AT_SUBMISSION = ("scheduled_ns", "dispatched_ns")
+_INSTANTS = tuple(name for name in of_kind(Instant) if name != "submitted_ns")
 """The instants that a compact line has as times after ``submitted_ns``."""
-TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in INSTANTS}
-FOLLOWS = {
-    **dict.fromkeys(INSTANTS, 0),
-    **dict.fromkeys(AT_SUBMISSION, 1),
-    **dict.fromkeys(AT_FIRST_CHUNK, 2),
-    **dict.fromkeys(AT_LAST_CHUNK, 3),
+_TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in _INSTANTS}
+_FOLLOWS = {
+    **dict.fromkeys(_INSTANTS, 0),
+    **dict.fromkeys(_AT_SUBMISSION, 1),
+    **dict.fromkeys(_AT_FIRST_CHUNK, 2),
+    **dict.fromkeys(_AT_LAST_CHUNK, 3),
 }
-"""Instant → place of the one that it has in most replies, in :func:`_usual`."""
-ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
+"""Instant → what it is in most replies: missing (0), that of the submission (1), of the first chunk (2), of
+the last (3)."""
+_ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
 """Field with what was requested → field that has the same value if the server did as requested."""
-_BY_RULE = frozenset((*INSTANTS, *ASKED, *of_kind(Several)))
-PLAIN = tuple(name for name in _FIELDS if name not in _BY_RULE)
+_PLAIN = tuple(name for name in _FIELDS if name not in {*_INSTANTS, *_ASKED, *of_kind(Several)})
+_STREAMS = ("server_token_gaps_ns", "chunk_tokens", "chunk_gaps_ns")
+_AT_ONCE = 1024
+"""How many records of columns become lines together: those of a thousand tokens are 4 MiB."""
 
 
-def _compiled(arguments: str, statements: Iterable[str]) -> Callable[..., None]:
-    """A function of these statements, of which each column has one: a loop over the columns takes twice as
-    long."""
+@lru_cache
+def _line_of(record: str, names: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
+    """A function that makes the compact line of the object ``record``, or, where that is empty, of its fields
+    ``names`` as arguments; the others have what lines leave out. Each field has a statement, in the order of
+    the line: a loop over them takes twice as long."""
+    of = f"{record}." if record else ""
+    told = ["line = {}"]
+    for name in (name for name in _PLAIN if name in names):
+        default = _DEFAULTS.get(name, MISSING)
+        usual = str(default) if isinstance(default, str) else default  # an enumeration's member as its text
+        condition = f"{of}{name} {'is not None' if default is None else f'!= {usual!r}'}"
+        told.append(f"{'' if default is MISSING else f'if {condition}: '}line[{name!r}] = {of}{name}")
+    if not record:
+        told.append("if chunk_gaps_ns is not None: line['attribution'] = 'exact'")
+    told += [
+        "if label: line['label'] = label",
+        f"number = str({of}index)",
+        f"if {of}request_id.endswith(number): line['id_prefix'] = line.pop('request_id')[: -len(number)]",
+        *(f"if {of}{name} != {of}{other}: line[{name!r}] = {of}{name}" for name, other in _ASKED.items()),
+        f"submitted_ns = {of}submitted_ns",
+    ]
+    for name, place in _FOLLOWS.items():
+        if name in names:
+            usual = ("is not None", "!= submitted_ns", "!= first_ns", "!= last_ns")[place]
+            told.append(f"if {of}{name} {usual}: _tell(line, {name!r}, {of}{name}, submitted_ns)")
+    told += [f"if {name} is not None: line[{name!r}] = {name}" for name in _STREAMS]
+    arguments = ("label", "first_ns", "last_ns", *_STREAMS, *((record,) if record else names))
     made: dict[str, Any] = {}
-    exec(f"def told({arguments}):\n    " + "\n    ".join(statements), globals(), made)
-    return made["told"]  # type: ignore[no-any-return]
+    exec("\n    ".join((f"def line_of({', '.join(arguments)}):", *told, "return line")), globals(), made)
+    return made["line_of"]  # type: ignore[no-any-return]
 
 
-def _plain(name: str) -> str:
-    """Tells a plain field unless it has its default."""
-    default = DEFAULTS.get(name, _NO_DEFAULT)
-    if default is _NO_DEFAULT:
-        return f"line[{name!r}] = record.{name}"
-    usual = str(default) if isinstance(default, str) else default  # an enumeration's member as its text
-    told = "is not None" if default is None else f"!= {usual!r}"
-    return f"if record.{name} {told}: line[{name!r}] = record.{name}"
-
-
-def _instant(name: str, place: int) -> str:
-    """Tells an instant that follows neither from the submission nor from the chunks."""
-    usual = ("is not None", "!= submitted_ns", "!= first_ns", "!= last_ns")[place]
-    return f"if record.{name} {usual}: _tell(line, {name!r}, record.{name}, submitted_ns)"
-
-
-_tell_plain = _compiled("line, record", map(_plain, PLAIN))
-_tell_instants = _compiled(
-    "line, record, submitted_ns, first_ns, last_ns", starmap(_instant, FOLLOWS.items())
-)
+_TOLD = (*_PLAIN, *_ASKED, *_INSTANTS)
+_NEEDED = {"submitted_ns", *_ASKED, *_ASKED.values(), *(name for name, place in _FOLLOWS.items() if place)}
+"""Columns without which a line says something else than that they have their defaults."""
+_line_of_row = _line_of("record", _TOLD)
 
 
 def whole_line(record: RequestRecord, label: str) -> dict[str, Any]:
@@ -116,37 +129,103 @@ def whole_line(record: RequestRecord, label: str) -> dict[str, Any]:
 
 def compact_line(record: RequestRecord, label: str) -> dict[str, Any]:
     """The compact line, as a dictionary; :func:`row_reader` reads the same record from it."""
-    line: dict[str, Any] = {}
-    _tell_plain(line, record)
-    if label:
-        line["label"] = label
-    if record.request_id.endswith(number := str(record.index)):
-        line["id_prefix"] = line.pop("request_id")[: -len(number)]
-    for name, follows in ASKED.items():
-        if (asked := getattr(record, name)) != getattr(record, follows):
-            line[name] = asked
-    chunk_ns = _listed(record.chunk_ns)
-    _tell_instants(line, record, *_usual(record.submitted_ns, chunk_ns)[1:])
-    if len(record.server_token_ns):
-        line["server_token_gaps_ns"] = _gaps(_listed(record.server_token_ns), 0)
-    if len(tokens := record.chunk_tokens):
+    chunk_ns, server_ns, tokens = _listed(record.chunk_ns), record.server_token_ns, record.chunk_tokens
+    counts: Any = None
+    if len(tokens):
         every = _listed(tokens)
-        line["chunk_tokens"] = 1 if len(every) == len(chunk_ns) == every.count(1) else every
-    if chunk_ns:
-        line["chunk_gaps_ns"] = _gaps(chunk_ns, record.submitted_ns or 0)
-    return line
+        counts = 1 if len(every) == len(chunk_ns) == every.count(1) else every
+    return _line_of_row(
+        label,
+        chunk_ns[0] if chunk_ns else None,
+        chunk_ns[-1] if chunk_ns else None,
+        _gaps(_listed(server_ns), 0) if len(server_ns) else None,
+        counts,
+        _gaps(chunk_ns, record.submitted_ns or 0) if chunk_ns else None,
+        record,
+    )
+
+
+def compact_lines(records: Records, label: str) -> Iterator[list[dict[str, Any]]]:
+    """:func:`compact_line` of each record, in the order in which the requests ended, in batches.
+
+    All chunks have the attribution ``exact``, and there are no server timings: columns tell of neither.
+    """
+    of_rows = ("attribution", "server_timings")
+    columns = {name: getattr(records, name) for name in _TOLD if name not in of_rows}
+    names = tuple(name for name, column in columns.items() if name in _NEEDED or _is_told(name, column))
+    line_of, order = _line_of("", names), np.argsort(records.finished_ns, kind="stable")
+    chunk_ns, tokens, submitted_ns = records.chunk_ns, records.chunk_tokens, records.submitted_ns
+    server_gaps = _column_gaps(records.server_token_ns, records.server_token_offsets, 0)
+    chunk_gaps = _column_gaps(chunk_ns, records.chunk_offsets, np.maximum(submitted_ns, 0))
+    single = bool((tokens == 1).all())
+    for start in range(0, len(order), _AT_ONCE):
+        places = order[start : start + _AT_ONCE]
+        chunks = _bounds(records.chunk_offsets, places)
+        yield list(
+            map(
+                line_of,
+                repeat(label),
+                [chunk_ns.item(a) if a < b else None for a, b in chunks],
+                [chunk_ns.item(b - 1) if a < b else None for a, b in chunks],
+                _parts(server_gaps, _bounds(records.server_token_offsets, places)),
+                _counts(tokens, chunks, single=single),
+                _parts(chunk_gaps, chunks),
+                *(_column(name, columns[name], places) for name in names),
+            )
+        )
+
+
+def _is_told(name: str, column: Any) -> bool:
+    """Whether a column has another value than the one that lines leave out."""
+    default = _DEFAULTS.get(name, MISSING)
+    if not isinstance(column, np.ndarray):
+        return set(column) != {default}
+    if name in KINDS:
+        return default is MISSING or bool((column != KINDS[name].index(default)).any())
+    return bool((column != (NOT_OBSERVED if default is None else default)).any())
+
+
+def _bounds(offsets: IntColumn, places: IntColumn) -> list[tuple[int, int]]:
+    return list(zip(offsets[places].tolist(), offsets[places + 1].tolist(), strict=True))
+
+
+def _counts(tokens: IntColumn, chunks: Iterable[tuple[int, int]], *, single: bool) -> Iterable[Any]:
+    """What lines tell of the tokens of each request's chunks: 1 if each chunk has one."""
+    if single:
+        return [1 if a < b else None for a, b in chunks]
+    own = (tokens[a:b] for a, b in chunks)
+    return [None if not len(some) else 1 if (some == 1).all() else some for some in own]
+
+
+def _parts(values: IntColumn, bounds: Iterable[tuple[int, int]]) -> Iterable[IntColumn | None]:
+    return [values[a:b] if a < b else None for a, b in bounds] if len(values) else repeat(None)
+
+
+def _column(name: str, column: Any, places: IntColumn) -> Iterable[Any]:
+    """The values of these requests as a row has them."""
+    if not isinstance(column, np.ndarray):
+        return [column[place] for place in places.tolist()]
+    own = column[places]
+    values: list[int] = own.tolist()
+    if name in KINDS:
+        return [KINDS[name][code] for code in values]
+    return [None if v == NOT_OBSERVED else v for v in values] if (own == NOT_OBSERVED).any() else values
+
+
+def _column_gaps(instants: IntColumn, offsets: IntColumn, base_ns: IntColumn | int) -> IntColumn:
+    """:func:`_gaps` of each request's instants."""
+    gaps = np.diff(instants, prepend=0)
+    some = offsets[:-1] < offsets[1:]
+    firsts = offsets[:-1][some]
+    gaps[firsts] = instants[firsts] - np.broadcast_to(base_ns, some.shape)[some]
+    return gaps
 
 
 def _tell(line: dict[str, Any], name: str, value: int | None, submitted_ns: int | None) -> None:
     if value is None or submitted_ns is None:
         line[name] = value
     else:
-        line[TIMES[name]] = value - submitted_ns
-
-
-def _usual(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[int | None, ...]:
-    """Nothing, and the instants of the submission, of the first chunk and of the last."""
-    return (None, submitted_ns, chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, submitted_ns, None, None)
+        line[_TIMES[name]] = value - submitted_ns
 
 
 def encoded_line(line: Mapping[str, Any]) -> bytes:
@@ -181,12 +260,13 @@ def _compact_row(line: bytes) -> tuple[RequestRecord, str]:
             given["chunk_tokens"] = [1] * len(gaps)
     if (gaps := given.pop("server_token_gaps_ns", None)) is not None:
         given["server_token_ns"] = _instants(gaps, 0)
-    for name, time_name in TIMES.items():
+    for name, time_name in _TIMES.items():
         if time_name in given:
             given[name] = submitted_ns + given.pop(time_name)
-    usual = _usual(submitted_ns, given.get("chunk_ns", ()))
-    implied = {name: usual[place] for name, place in FOLLOWS.items()}
-    asked = {name: given.get(follows) for name, follows in ASKED.items()}
+    chunk_ns = given.get("chunk_ns") or (None,)
+    usual = None, submitted_ns, chunk_ns[0], chunk_ns[-1]
+    implied = {name: usual[place] for name, place in _FOLLOWS.items()}
+    asked = {name: given.get(follows) for name, follows in _ASKED.items()}
     return _row({"label": "", **_DEFAULT_KINDS, **implied, **asked, **given})
 
 
@@ -195,7 +275,7 @@ def _earlier_compact_row(line: bytes) -> tuple[RequestRecord, str]:
     given = _given(line)
     chunk_ns = given.get("chunk_ns", ())
     implied = (
-        dict.fromkeys(AT_FIRST_CHUNK, chunk_ns[0]) | {"last_content_ns": chunk_ns[-1]} if chunk_ns else {}
+        dict.fromkeys(_AT_FIRST_CHUNK, chunk_ns[0]) | {"last_content_ns": chunk_ns[-1]} if chunk_ns else {}
     )
     return _row({"label": "", **_DEFAULT_KINDS, **implied, **given})
 

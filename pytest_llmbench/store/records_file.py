@@ -50,11 +50,11 @@ from pytest_llmbench.model.records import TEXTS, Records
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.objects import plain
-from pytest_llmbench.store.record_columns import compact_lines
 from pytest_llmbench.store.record_line import (
     READ_SCHEMAS,
     RECORDS_SCHEMA,
     compact_line,
+    compact_lines,
     encoded_line,
     row_reader,
     whole_line,
@@ -153,24 +153,21 @@ class RecordsWriter:
     def write(self, record: RequestRecord, label: str = "") -> None:
         """Write one ended request; ``label`` is that of its LoadPlan. The disk is left to a thread of its
         own, and waited for only if it is too far behind."""
-        line = (compact_line if self._compact else whole_line)(record, label)
+        self._hand_over([self._encoded((compact_line if self._compact else whole_line)(record, label))])
+
+    def write_columns(self, records: Records, label: str = "") -> bool:
+        """:meth:`write` each of these if the file has compact lines; else False, and nothing is written. All
+        chunks have the attribution ``exact``, and there are no server timings."""
+        if self._compact:
+            for lines in compact_lines(records, label):
+                self._hand_over(list(map(self._encoded, lines)))
+        return self._compact
+
+    def _encoded(self, line: dict[str, Any]) -> bytes:
         if self._redactor:
             for name in _TEXTS.intersection(line):
                 line[name] = self._redactor.value(line[name])
-        self._hand_over([encoded_line(line)])
-
-    def write_columns(self, records: Records, label: str = "") -> bool:
-        """:meth:`write` each of these if that is possible without rows; else False, and nothing is written.
-        All chunks have the attribution ``exact``, and there are no server timings."""
-        if not self._compact or self._redactor:
-            return False
-        try:
-            lines = compact_lines(records, label)
-        except TypeError:  # half of a surrogate pair
-            return False
-        for some in lines:
-            self._hand_over(some)
-        return True
+        return encoded_line(line)
 
     def _hand_over(self, lines: Sequence[bytes]) -> None:
         with self._lock:  # itself: through the condition it takes four times as long
