@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
     from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
-_HOMES = {
+_HOMES: dict[str, tuple[str, ...]] = {
     "errors": (
         "GeneratorError",
         "LLMBenchError",
@@ -109,38 +109,6 @@ _HOMES = {
     "marks": ("llmbench",),
     "methodology.procedure": ("WarmupPolicy",),
     "model.estimate": ("Estimate",),
-    "model.objective": (
-        "GiB",
-        "J",
-        "Objective",
-        "W",
-        "completion_rate",
-        "e2e",
-        "energy_per_output_token",
-        "energy_per_request",
-        "goodput",
-        "goodput_share",
-        "gpu_utilisation",
-        "itl",
-        "mean_power",
-        "metric",
-        "ms",
-        "output_token_goodput",
-        "output_token_throughput",
-        "peak_memory",
-        "percent",
-        "req_s",
-        "request_throughput",
-        "s",
-        "tok_s",
-        "tokens",
-        "tokens_per_dollar",
-        "tokens_per_joule",
-        "tpot",
-        "ttft",
-        "ttft_scheduled",
-        "us",
-    ),
     "model.messages": ("Message", "MessageArray", "ToolCall"),
     "model.plan": (
         "ClosedLoop",
@@ -166,7 +134,7 @@ _HOMES = {
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
     "workloads.trace_sessions": ("TraceSessionWorkload", "TracedSession", "TracedTurn"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+"""Module → the public names in it; all others are in ``model.objective``."""
 
 __all__ = [
     "SUT",
@@ -260,6 +228,8 @@ __all__ = [
     "us",
     "zipf",
 ]
+_HOME_OF = dict.fromkeys(__all__, "model.objective")
+_HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -533,7 +533,9 @@ def declared_beside(observed: Facts, declared: Facts) -> Facts:
             found[key] = fact
             continue
         contradicted[key] = {"declared": fact.value, "observed": None if seen is None else seen.value}
-        if key == SUTFact.CONTEXT_LIMIT_TOKENS and seen is not None and _is_less(fact.value, seen.value):
+        both = (fact.value, None if seen is None else seen.value)
+        numbers = all(isinstance(each, int) and not isinstance(each, bool) for each in both)
+        if key == SUTFact.CONTEXT_LIMIT_TOKENS and numbers and both[0] < both[1]:
             found[key] = fact
     told = {ManifestFact.CONTRADICTED: contradicted or None}
     return Facts(found) | Facts.of(Origin.GENERATOR, told, "declarations beside what was observed")
@@ -548,7 +550,3 @@ def _may_be_declared(key: str, seen: Fact | None, fact: Fact) -> bool:
         return True
     texts = isinstance(seen.value, str) and isinstance(fact.value, str)
     return texts and not key.startswith(_OBSERVED_ALONE) and seen.value.lower() in fact.value.lower()
-
-
-def _is_less(one: Any, other: Any) -> bool:
-    return all(isinstance(each, int) and not isinstance(each, bool) for each in (one, other)) and one < other

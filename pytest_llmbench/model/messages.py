@@ -255,10 +255,11 @@ def media_json(pieces: Sequence[Piece]) -> list[list[Any]]:
     """What the digest of a sequence holds of pieces: their fields in order, and of a file its name alone, of
     a ``data:`` URL the SHA-256 of it."""
     return [
-        [each.modality, each.seed, each.width, each.height, each.milliseconds, _named(each.path)]
+        [
+            *(each.modality, each.seed, each.width, each.height, each.milliseconds),
+            Path(each.path).name
+            if not each.path.startswith(DATA)
+            else hashlib.sha256(each.path.encode()).hexdigest(),
+        ]
         for each in pieces
     ]
-
-
-def _named(path: str) -> str:
-    return hashlib.sha256(path.encode()).hexdigest() if path.startswith(DATA) else Path(path).name

@@ -247,7 +247,6 @@ SAID: Final = "said"
 _PREFIXES: Final = (1, 8)
 """Words of the beginnings that a fingerprint tells apart."""
 
-SCORERS: Final = ("exact", "number", "choice", "contains")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?|[-+]?\.\d+")
 _STATED = re.compile(r"\b(?i:answer)(?:\s+(?i:is))?[\s:*(\[]*([A-J])(?![A-Za-z0-9'])")
 _ALONE = re.compile(r"(?<![A-Za-z0-9])([A-J])(?![A-Za-z0-9'])")
@@ -345,22 +344,28 @@ _Scorer = Callable[[str, str], _Scored]
 def _scorer(name: str) -> _Scorer:
     kind, _, rest = name.partition(":")
     if kind == "regex":
-        return _by_pattern(re.compile(rest))
+        pattern = re.compile(rest)
+
+        def by_pattern(reply: str, answer: str) -> _Scored:
+            found = [match.group(1 if pattern.groups else 0) for match in pattern.finditer(reply)]
+            said = found[-1] if found else None
+            return said, said is not None and said.strip() == answer.strip()
+
+        return by_pattern
     if kind == "python":
         module, _, function = rest.partition(":")
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)  # a process that measures does not have what pytest's rootdir adds
-        return _by_function(getattr(import_module(module), function))
-    return {"exact": _exact, "number": _number, "choice": _choice, "contains": _contains}[name]
+        judge: Callable[[str, str], Any] = getattr(import_module(module), function)
 
+        def by_function(reply: str, answer: str) -> _Scored:
+            right = judge(reply, answer)
+            if not isinstance(right, bool | int):
+                raise TypeError(f"it gave {shown(right)}, not True or False")
+            return reply.strip(), bool(right)
 
-def _exact(reply: str, answer: str) -> _Scored:
-    said = reply.strip()
-    return said, said == answer.strip()
-
-
-def _contains(reply: str, answer: str) -> _Scored:
-    return reply.strip(), answer.strip() in reply
+        return by_function
+    return _SCORERS[name]
 
 
 def _number(reply: str, answer: str) -> _Scored:
@@ -378,23 +383,13 @@ def _choice(reply: str, answer: str) -> _Scored:
     return (found[-1], found[-1] == answer.strip("() ")) if found else (None, False)
 
 
-def _by_pattern(pattern: re.Pattern[str]) -> _Scorer:
-    def scored(reply: str, answer: str) -> _Scored:
-        found = [match.group(1 if pattern.groups else 0) for match in pattern.finditer(reply)]
-        said = found[-1] if found else None
-        return said, said is not None and said.strip() == answer.strip()
-
-    return scored
-
-
-def _by_function(function: Callable[[str, str], Any]) -> _Scorer:
-    def scored(reply: str, answer: str) -> _Scored:
-        right = function(reply, answer)
-        if not isinstance(right, bool | int):
-            raise TypeError(f"it gave {shown(right)}, not True or False")
-        return reply.strip(), bool(right)
-
-    return scored
+_SCORERS: Final[Mapping[str, _Scorer]] = {
+    "exact": lambda reply, answer: (reply.strip(), reply.strip() == answer.strip()),
+    "number": _number,
+    "choice": _choice,
+    "contains": lambda reply, answer: (reply.strip(), answer.strip() in reply),
+}
+SCORERS: Final = tuple(_SCORERS)
 
 
 def _told(check: str, said: str) -> str:

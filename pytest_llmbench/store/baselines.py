@@ -30,6 +30,8 @@ from pytest_llmbench.model.judgement import ComparisonVerdict, GateVerdict
 from pytest_llmbench.store.files import (
     CALIBRATION,
     UNFINISHED,
+    check_version,
+    listed_mistakes,
     machine_folders,
     machine_id,
     machine_of,
@@ -39,8 +41,7 @@ from pytest_llmbench.store.files import (
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
 BASELINE_VERSION: Final = "1.3"
-_READ = ("1.0", "1.1", "1.2", BASELINE_VERSION)
-"""Versions that can be read; 1.0 lacks the commit, 1.1 the verdict on the limits, 1.2 the standing."""
+"""1.0 lacks the commit, 1.1 the verdict on the limits, 1.2 the standing."""
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".json", ".jsonl")
@@ -238,7 +239,12 @@ def choose_baseline(storage: Path, given: str) -> Path:
         return _file(storage, Path(given), where=shown(given))
     every = saved_baselines(storage)
     for candidates in (_here(storage), every):
-        found = _exact(candidates, given) or [path for path in candidates if _begins(path, given)]
+        found = _exact(candidates, given) or [
+            path
+            for path in candidates
+            for names in [(path.stem, _split(path)[1], f"{path.parent.name}/{path.stem}")]
+            if any(name.startswith(given) for name in names)
+        ]
         if len(found) > 1:
             raise _ambiguous(given, found)
         if found:
@@ -271,11 +277,6 @@ def _ambiguous(given: str, found: Sequence[Path], where: str | None = None) -> S
     )
 
 
-def _begins(path: Path, given: str) -> bool:
-    beginnings = path.stem, _split(path)[1], f"{path.parent.name}/{path.stem}"
-    return any(text.startswith(given) for text in beginnings)
-
-
 def _some(names: list[str]) -> str:
     rest = [f"… and {len(names) - _MOST_TOLD} more"] if len(names) > _MOST_TOLD else []
     return ", ".join([*names[:_MOST_TOLD], *rest])
@@ -295,16 +296,22 @@ def read_baseline(path: Path) -> Baseline:
     content = read_object(
         path, "baseline", absent="name a file that --llm-save wrote", damaged="save it again with --llm-save"
     )
-    version = content.get("baseline_version")
-    if version not in _READ:
-        raise _of_another_version(version, path)
+    check_version(
+        "baseline",
+        "baseline_version",
+        content,
+        BASELINE_VERSION,
+        path,
+        absent="name a file that --llm-save wrote",
+        older="save the baseline again with this version of pytest-llmbench",
+    )
     try:
         return Baseline.model_validate(content | {"baseline_version": BASELINE_VERSION})
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        listed = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:5])
         raise StoreError(
-            f"not a complete baseline: {listed}", where=str(path), remedy="save it again with --llm-save"
+            f"not a complete baseline: {listed_mistakes(error)}",
+            where=str(path),
+            remedy="save it again with --llm-save",
         ) from error
 
 
@@ -328,25 +335,6 @@ def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str
         if min(counted.values(), default=0) >= _ENOUGH:
             break
     return dict(reversed(found.items())), problems
-
-
-def _of_another_version(version: object, path: Path) -> StoreError:
-    if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
-        return StoreError(
-            f"not a baseline of pytest-llmbench: baseline_version is {shown(version)}",
-            where=str(path),
-            remedy="name a file that --llm-save wrote",
-        )
-    numbers, ours = (tuple(map(int, text.split("."))) for text in (version, BASELINE_VERSION))
-    if numbers > ours:
-        relation, remedy = "newer", "upgrade pytest-llmbench"
-    else:
-        relation, remedy = "older", "save the baseline again with this version of pytest-llmbench"
-    return StoreError(
-        f"baseline version {version} is {relation} than {BASELINE_VERSION}, which this version reads",
-        where=str(path),
-        remedy=remedy,
-    )
 
 
 CALIBRATION_VERSION: Final = "1.0"

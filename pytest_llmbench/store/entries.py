@@ -30,7 +30,7 @@ from pytest_llmbench.model.observation import EngineReadings, Observation, SelfC
 from pytest_llmbench.model.plan import OpenLoop, describe_loads
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import PHASES
-from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, VoidLoad, WarmupReport
 from pytest_llmbench.model.sentences import Note, plain_parameters
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store import schema
@@ -143,14 +143,14 @@ def _gauge(readings: EngineReadings, name: str, start_ns: int, end_ns: int) -> G
 def level_entries(result: TestResult) -> list[LevelEntry]:
     """The levels, each with the index of its stretch among those that the report keeps."""
     kept = [i for i, run in enumerate(result.observations) if run.plan.phase is Phase.MEASURE]
-    return [_level(level, {index: place for place, index in enumerate(kept)}) for level in result.levels]
-
-
-def _level(level: Level, places: Mapping[int, int]) -> LevelEntry:
-    values = plain_object(level)
-    observation = values.pop("observation")
-    stretch = places.get(observation) if isinstance(observation, int) else None
-    return LevelEntry.model_validate(values | {"stretch": stretch})
+    places = {index: place for place, index in enumerate(kept)}
+    found = []
+    for level in result.levels:
+        stretch = None if level.observation is None else places.get(level.observation)
+        values = plain_object(level) | {"stretch": stretch}
+        del values["observation"]
+        found.append(LevelEntry.model_validate(values))
+    return found
 
 
 Part = TypeVar("Part", Table, Plot)
@@ -193,7 +193,12 @@ def entry_from_result(
         ),
         metrics={name: stored(Estimate, metric) for name, metric in result.metrics.items()},
         warmup=stored(WarmupReport, result.warmup),
-        tables=_by_id(result.tables, _table),
+        tables=_by_id(
+            result.tables,
+            lambda each: schema.TableEntry(
+                title=each.title, columns=list(each.columns), rows=list(map(list, each.rows))
+            ),
+        ),
         plots=_by_id(result.plots, _plot),
         records_file=records_file,
         configuration=[schema.ConfigurationItem(item=item, text=text) for item, text in result.configuration],
@@ -311,6 +316,9 @@ def _compliance(compliance: Compliance | None, draft: str) -> schema.ComplianceE
         return schema.ComplianceEntry(
             verdict=unaudited, verdict_literal=unaudited, draft=draft, requirements=[]
         )
+    order = list(ComplianceVerdict)
+    better = dict(zip(order[1:], order, strict=False)).get(compliance.verdict)
+    missing = [] if better is None else [each.id for each in compliance.keeping_from(better)]
     return schema.ComplianceEntry(
         verdict=compliance.verdict,
         verdict_literal=compliance.verdict_literal,
@@ -319,23 +327,11 @@ def _compliance(compliance: Compliance | None, draft: str) -> schema.ComplianceE
             schema.RequirementEntry.model_validate(plain(requirement))
             for requirement in compliance.requirements
         ],
-        next_class=_next_class(compliance),
+        next_class=None
+        if better is None
+        else schema.NextClassEntry.model_validate({"class": better, "clauses": missing}),
         simulated=compliance.simulated,
     )
-
-
-_BETTER = {
-    ComplianceVerdict.NOT_COMPLIANT: ComplianceVerdict.CONDITIONAL,
-    ComplianceVerdict.CONDITIONAL: ComplianceVerdict.UNCONDITIONAL,
-}
-
-
-def _next_class(compliance: Compliance) -> schema.NextClassEntry | None:
-    better = _BETTER.get(compliance.verdict)
-    if better is None:
-        return None
-    missing = [requirement.id for requirement in compliance.keeping_from(better)]
-    return schema.NextClassEntry.model_validate({"class": better, "clauses": missing})
 
 
 def _gate(gate: Gate, objectives: Iterable[Objective], why_void: str | None) -> schema.GateEntry:
@@ -400,24 +396,15 @@ def _workload(runs: Sequence[Observation], facts: Facts) -> schema.WorkloadEntry
         name=plan.workload.name,
         standard=plan.workload.standard,
         seed=int(facts.value(WorkloadFact.SEED, plan.seed)),
-        parts=_parts(facts),
+        parts=tuple(
+            schema.PartEntry(name=name, seed=seed, first=first, requests=count)
+            for (name, seed), (first, count) in zip(
+                facts.value(WorkloadFact.PARTS) or (), facts.value(WorkloadFact.SLICES) or (), strict=True
+            )
+        ),
         n_requests=sum(run.plan.requests for run in runs),
         specification=plain_object(plan.workload.specification()),
         sequence_sha256=digest,
-    )
-
-
-def _parts(facts: Facts) -> tuple[schema.PartEntry, ...]:
-    parts, slices = facts.value(WorkloadFact.PARTS) or (), facts.value(WorkloadFact.SLICES) or ()
-    return tuple(
-        schema.PartEntry(name=name, seed=seed, first=first, requests=count)
-        for (name, seed), (first, count) in zip(parts, slices, strict=True)
-    )
-
-
-def _table(table: Table) -> schema.TableEntry:
-    return schema.TableEntry(
-        title=table.title, columns=list(table.columns), rows=[list(row) for row in table.rows]
     )
 
 

@@ -188,20 +188,33 @@ def read_report(path: Path) -> Report:
     version, for a damaged file, and for a test whose class its own requirements contradict.
     """
     content = read_object(path, "report", absent=_NAME_ONE, damaged="write the report again")
-    _check_version(content.get("schema_version"), path)
+    check_version(
+        "report",
+        "schema_version",
+        content,
+        SCHEMA_VERSION,
+        path,
+        absent=_NAME_ONE,
+        older="write the report again with this version",
+    )
     try:
         report = Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
-        rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
         raise StoreError(
-            "the report does not match its schema: " + "; ".join(listed + rest),
+            f"the report does not match its schema: {listed_mistakes(error)}",
             where=str(path),
             remedy="write the report again",
         ) from error
     _check_classes(report, path)
     return report
+
+
+def listed_mistakes(error: ValidationError) -> str:
+    """The first mistakes of a file, each with its place in it."""
+    found = error.errors(include_url=False)
+    listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
+    rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
+    return "; ".join(listed + rest)
 
 
 def _check_classes(report: Report, path: Path) -> None:
@@ -220,23 +233,25 @@ def _check_classes(report: Report, path: Path) -> None:
             )
 
 
-def _check_version(version: object, path: Path) -> None:
+def check_version(
+    what: str, field: str, content: Mapping[str, Any], ours: str, path: Path, *, absent: str, older: str
+) -> None:
+    """Raise StoreError for a file, a ``what``, whose ``field`` is no version that this program reads: of the
+    same major version, and not newer. ``absent``, ``older``: remedies for another file and an older one."""
+    version = content.get(field)
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
         raise StoreError(
-            f"not a report of pytest-llmbench: schema_version is {shown(version)}",
-            where=str(path),
-            remedy=_NAME_ONE,
+            f"not a {what} of pytest-llmbench: {field} is {shown(version)}", where=str(path), remedy=absent
         )
-    numbers, ours = (tuple(map(int, text.split("."))) for text in (version, SCHEMA_VERSION))
-    newer = numbers > ours
-    if not newer and numbers[0] == ours[0]:
-        return
-    relation = "newer" if newer else "older"
-    raise StoreError(
-        f"schema version {version} is {relation} than {SCHEMA_VERSION}, which this version reads",
-        where=str(path),
-        remedy="upgrade pytest-llmbench" if newer else "write the report again with this version",
-    )
+    numbers, own = (tuple(map(int, text.split("."))) for text in (version, ours))
+    newer = numbers > own
+    if newer or numbers[0] != own[0]:
+        raise StoreError(
+            f"{field.replace('_', ' ')} {version} is {'newer' if newer else 'older'} than {ours}, which this "
+            "version reads",
+            where=str(path),
+            remedy="upgrade pytest-llmbench" if newer else older,
+        )
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -78,31 +78,35 @@ class Course:
 
     def apply(self, event: Event) -> None:
         """Apply an event. Raises KeyError, TypeError or ValueError for an invalid one."""
-        known: dict[str, Callable[[Event], object]] = {
-            "selected": self._selected,
-            "begun": self._begun,
-            "ended": lambda event: self.unfinished.pop(event["nodeid"], None),
-            "judged": self._judged,
-            "reaudited": self._reaudited,
-            "finished": self._finished,
-        }
-        known[event["event"]](event)
+        match event["event"]:
+            case "selected":
+                known = self._known
+                new = dict.fromkeys(_text(nodeid) for nodeid in event["nodeids"] if nodeid not in known)
+                known.update(new)
+                self.waiting.update(new)
+            case "begun":
+                self.waiting.pop(event["nodeid"], None)
+                self.unfinished[_text(event["nodeid"])] = None
+            case "ended":
+                self.unfinished.pop(event["nodeid"], None)
+            case "judged":
+                self._judged(event["entry"])
+            case "reaudited":
+                # The duration tells the attempts of one test apart.
+                changed = {(one["nodeid"], one["duration_s"]): one["compliance"] for one in event["changes"]}
+                for entry in self.entries:
+                    key = (entry["nodeid"], entry["duration_s"])
+                    entry["compliance"] = changed.get(key, entry["compliance"])
+            case "finished":
+                self.exit_status = int(event["exit_status"])
+            case other:
+                raise KeyError(other)
 
     def follows(self, nodeid: str) -> bool:
         """Whether the test is one of the selected ones."""
         return nodeid in self._known
 
-    def _selected(self, event: Event) -> None:
-        new = dict.fromkeys(_text(nodeid) for nodeid in event["nodeids"] if nodeid not in self._known)
-        self._known.update(new)
-        self.waiting.update(new)
-
-    def _begun(self, event: Event) -> None:
-        self.waiting.pop(event["nodeid"], None)
-        self.unfinished[_text(event["nodeid"])] = None
-
-    def _judged(self, event: Event) -> None:
-        entry = event["entry"]
+    def _judged(self, entry: Mapping[str, Any]) -> None:
         nodeid, attempts = _text(entry["nodeid"]), entry.get("attempts", 1)
         self.unfinished.pop(nodeid, None)
         for place, other in enumerate(self.entries):
@@ -111,17 +115,6 @@ class Course:
                 del self.entries[place]
                 break
         self.entries.append({**entry, "nodeid": nodeid})
-
-    def _reaudited(self, event: Event) -> None:
-        # The duration tells the attempts of one test apart.
-        changed = {(again["nodeid"], again["duration_s"]): again["compliance"] for again in event["changes"]}
-        for entry in self.entries:
-            key = (entry["nodeid"], entry["duration_s"])
-            if key in changed:
-                entry["compliance"] = changed[key]
-
-    def _finished(self, event: Event) -> None:
-        self.exit_status = int(event["exit_status"])
 
 
 def _text(value: object) -> str:

@@ -66,17 +66,18 @@ def write_limits(
         number, before = proposed[metric], own.get(metric)
         by_place = before if isinstance(before, dict) else {}
         own[metric] = {**by_place, place: number} if place else number
-    tables = [f"[{_key(name)}]\n" + "".join(map(_line, limits.items())) for name, limits in every.items()]
+    tables = []
+    for name, limits in every.items():
+        told = [f"[{_key(name)}]\n"]
+        for metric, value in limits.items():
+            if isinstance(value, dict):
+                each = ", ".join(f"{_key(place)} = {json.dumps(number)}" for place, number in value.items())
+                told.append(f"{_key(metric)} = {{ {each} }}\n")
+            else:
+                told.append(f"{_key(metric)} = {json.dumps(value)}\n")
+        tables.append("".join(told))
     write_text(path, "\n".join([_HEAD, *tables]))
     return written, [metric for metric in own if metric not in proposed]
-
-
-def _line(limit: tuple[str, Any]) -> str:
-    metric, value = limit
-    if isinstance(value, dict):
-        told = ", ".join(f"{_key(place)} = {json.dumps(each)}" for place, each in value.items())
-        return f"{_key(metric)} = {{ {told} }}\n"
-    return f"{_key(metric)} = {json.dumps(value)}\n"
 
 
 def _key(name: str) -> str:

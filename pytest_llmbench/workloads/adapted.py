@@ -406,7 +406,12 @@ class SharedPrefix(Adapted):
         generator = BulkRandom(derived_seed(seed, "shared prefixes"))
         lengths = [self.prefix_tokens.draw(generator) for _ in range(self.prefixes)]
         highest = highest_id(self.base) if _is_random(self.base) else None
-        heads = [_head(generator, tokens, highest) for tokens in lengths]
+        heads = [
+            as_ids(readable_ids(generator, tokens))
+            if highest is None
+            else generator.randints(0, highest, tokens)
+            for tokens in lengths
+        ]
         flags = sharing_flags(generator, self.fraction)
         for request in single_requests(self.base, seed):
             rank = generator.randrange(self.prefixes) if next(flags) else None
@@ -421,12 +426,6 @@ class SharedPrefix(Adapted):
             "prefix_sharing": sharing,
             "generation": {"base": base.get("generation", self.base.name), "prefix_order": order},
         }
-
-
-def _head(generator: BulkRandom, tokens: int, highest: int | None) -> array[int]:
-    if highest is None:
-        return as_ids(readable_ids(generator, tokens))
-    return generator.randints(0, highest, tokens)
 
 
 def _prefixed(request: PlannedRequest, head: array[int], rank: int) -> PlannedRequest:

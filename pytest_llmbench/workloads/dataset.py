@@ -284,7 +284,8 @@ class ConversationWorkload(StreamedWorkload):
 
     def __post_init__(self) -> None:
         mistakes = self.dataset.mistakes() + text_mistakes(c.human for c in self.conversations)
-        if self.name == CONVERSATION and not self._is_sharegpt:
+        own = self.dataset.name, self.dataset.subset, self.dataset.version
+        if self.name == CONVERSATION and own != SHAREGPT:
             mistakes.append(
                 f"{CONVERSATION!r} is made of {', '.join(SHAREGPT)}, this data set is {self.dataset.name}, "
                 f"{self.dataset.subset or 'no subset'}, {self.dataset.version}: choose another name"
@@ -295,10 +296,6 @@ class ConversationWorkload(StreamedWorkload):
             raise SuiteError.from_mistakes(mistakes, where=self.where)
         texts = (text for c in self.conversations for text in (c.human, c.assistant))
         object.__setattr__(self, "digest", texts_digest(texts))
-
-    @property
-    def _is_sharegpt(self) -> bool:
-        return (self.dataset.name, self.dataset.subset, self.dataset.version) == SHAREGPT
 
     @property
     def standard(self) -> bool:

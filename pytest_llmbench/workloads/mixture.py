@@ -223,6 +223,7 @@ def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, A
     prompts = [each["content"]["system_prompt"] for each in stated]
     typical = [prompt["typical_tokens"] for prompt in prompts if prompt["present"]]
     sharing = [each["prefix_sharing"] for each in stated]
+    profiles = [profile for each in stated for profile in each.get("profiles", ())]
     return {
         "input_length": _mixed_length(parts, "input_length"),
         "output_length": _mixed_length(parts, "output_length")
@@ -243,7 +244,7 @@ def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, A
                 "name": part.name,
                 "workload": part.workload.name,
                 "share": share,
-                **_model(part),
+                **({} if part.model is None else {"model": part.model}),
                 **specification,
             }
             for part, share, specification in parts
@@ -253,13 +254,9 @@ def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, A
             "order": order,
         },
         **_datasets(parts),
-        **_profiles(stated),
+        **({"profiles": profiles} if profiles else {}),
         **_cuts(parts),
     }
-
-
-def _model(part: Part) -> dict[str, str]:
-    return {} if part.model is None else {"model": part.model}
 
 
 BASE = "base"
@@ -330,12 +327,6 @@ def _datasets(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, A
     one = {key: _joined(each.get(key, "") for each in found) for key in _DATASET_KEYS}
     steps = [step for each in found for step in each.get("preprocessing", ())]
     return {"dataset": one | {"preprocessing": list(dict.fromkeys(steps))}}
-
-
-def _profiles(stated: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statements of the profiles among the parts."""
-    found = [profile for each in stated for profile in each.get("profiles", ())]
-    return {"profiles": found} if found else {}
 
 
 def _cuts(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, Any]:

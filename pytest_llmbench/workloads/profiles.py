@@ -26,7 +26,6 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.adapted import FLAG_BLOCK, NO_OUTPUT, Cuts, sharing_flags
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
 from pytest_llmbench.workloads.readable import (
-    FEWEST_TOOL_TOKENS,
     as_ids,
     encoded,
     readable_ids,
@@ -41,14 +40,6 @@ LIMITED: Final = ("ttft.p99", "e2e.p99", "latency.p99")
 """Metrics on which a profile may suggest a limit."""
 
 _FILE: Final = "profiles.toml"
-_KEYS: Final = frozenset(
-    {"group", "title", "input", "output", "latency", "limits", "heads", "own", "session", "left_out"}
-    | {"not_known", "structured", "cuts"}
-)
-_CUT_KEYS: Final = frozenset({"share", "after_ms"})
-_HEAD_KEYS: Final = frozenset({"what", "tokens", "of", "share", "exponent", "uses"})
-_LATENCIES: Final = ("", "IN", "NR", "TO", "IN-NR", "NR-TO")
-
 Range = tuple[int, int]
 
 
@@ -169,7 +160,10 @@ class ProfileWorkload(StreamedWorkload):
         own = specification_of(profile.own_law, "cl100k_base")
         return {
             "input_length": own if profile.heads is None else _sum_of(profile.heads, own),
-            "output_length": _output_length(profile),
+            "output_length": specification_of(spread(profile.output), "cl100k_base")
+            | {"control": "max_tokens"}
+            if profile.generates
+            else {"unit": "tokens", "tokenizer": "cl100k_base", **NO_OUTPUT},
             "content": {
                 "domain": "readable random words",
                 "language": "English",
@@ -204,12 +198,6 @@ class ProfileWorkload(StreamedWorkload):
         }
 
 
-def _output_length(profile: Profile) -> dict[str, Any]:
-    if not profile.generates:
-        return {"unit": "tokens", "tokenizer": "cl100k_base", **NO_OUTPUT}
-    return specification_of(spread(profile.output), "cl100k_base") | {"control": "max_tokens"}
-
-
 def spread(tokens: Range) -> LengthLaw:
     """Log-normal distribution around the geometric middle of a range that holds four of its standard
     deviations, so 95 of 100 lengths before they are clamped to it. The draft gives ranges and no
@@ -238,24 +226,24 @@ def without_output(stated: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def told_of(stated: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Notes on profiles, given as ``specification()["profiles"]``: a line each."""
-    return [_told(each) for each in stated]
-
-
-def _told(stated: Mapping[str, Any]) -> str:
-    """The note on one profile. Its statement may come from a stored report, which need not be ours."""
-    limits = ", ".join(map(str, stated.get("suggested_limits") or ())) or "no limit"
-    session = ", a session by nature, sent as single requests" if stated.get("session_by_nature") else ""
-    return (
-        f"{PREFIX}{stated.get('code')}, {stated.get('source')}: latency class {stated.get('latency_class')}"
-        f"{session}; suggests {limits} (a suggestion, not applied)"
-    )
+    """Notes on profiles, given as ``specification()["profiles"]``: a line each. The statements may come from
+    a stored report, which need not be ours."""
+    found = []
+    for each in stated:
+        limits = ", ".join(map(str, each.get("suggested_limits") or ())) or "no limit"
+        session = ", a session by nature, sent as single requests" if each.get("session_by_nature") else ""
+        found.append(
+            f"{PREFIX}{each.get('code')}, {each.get('source')}: latency class {each.get('latency_class')}"
+            f"{session}; suggests {limits} (a suggestion, not applied)"
+        )
+    return found
 
 
 @cache
 def profiles() -> Mapping[str, Profile]:
     """Code → profile, in the order of the groups."""
-    return MappingProxyType(read_profiles(_document()))
+    lines = _document()["profiles"]
+    return MappingProxyType({code: _profile(code, line) for code, line in lines.items()})
 
 
 def groups() -> Mapping[str, str]:
@@ -270,20 +258,6 @@ def _document() -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
-def read_profiles(document: Mapping[str, Any]) -> dict[str, Profile]:
-    """The profiles of a parsed file. Raises SuiteError with every mistake in it."""
-    mistakes: list[str] = []
-    found: dict[str, Profile] = {}
-    for code, line in document["profiles"].items():
-        own = _line_mistakes(line, document["groups"])
-        mistakes += [f"{code}: {mistake}" for mistake in own]
-        if not own:
-            found[code] = _profile(code, line)
-    if mistakes:
-        raise SuiteError.from_mistakes(mistakes, where=_FILE)
-    return found
-
-
 def _profile(code: str, line: Mapping[str, Any]) -> Profile:
     heads = line.get("heads")
     read_here = ("heads", "limits", "structured", "cuts")
@@ -296,67 +270,6 @@ def _profile(code: str, line: Mapping[str, Any]) -> Profile:
     if heads is not None:
         made = Heads(**heads | {key: tuple(heads[key]) for key in ("tokens", "uses") if key in heads})
     return Profile(code=code, **given, limits=tuple(line.get("limits", {}).items()), heads=made)
-
-
-def _line_mistakes(line: Mapping[str, Any], known_groups: Mapping[str, str]) -> list[str]:
-    found = [f"unknown key {key}" for key in line if key not in _KEYS]
-    found += [f"no {key}" for key in ("group", "title", "input", "output", "latency") if key not in line]
-    if found:
-        return found
-    if line["group"] not in known_groups:
-        found.append(f"no group {line['group']!r}")
-    if line["latency"] not in _LATENCIES:
-        found.append(f"no latency class {line['latency']!r}")
-    found += [f"{key} is {line[key]}" for key in ("input", "output") if not _is_range(line[key])
-              if (key, line[key]) != ("output", [0, 0])]  # fmt: skip
-    found += [f"a limit on {name}: {limit}" for name, limit in line.get("limits", {}).items()
-              if name not in LIMITED or not limit > 0]  # fmt: skip
-    if ("heads" in line) != ("own" in line):
-        found.append("heads and own belong together")
-    if not found and "heads" in line:
-        found = _head_mistakes(line["heads"], line["own"])
-    if not found and "structured" in line:
-        found = _structured_mistakes(line["structured"], line.get("heads"))
-    if not found and "cuts" in line:
-        found = _cut_mistakes(line["cuts"])
-    return found
-
-
-def _head_mistakes(heads: Mapping[str, Any], own: Any) -> list[str]:
-    found = [f"heads: unknown key {key}" for key in heads if key not in _HEAD_KEYS]
-    found += [f"heads: no {key}" for key in ("what", "tokens", "of") if key not in heads]
-    if found:
-        return found
-    ranges = {"own": own, "heads.tokens": heads["tokens"], "heads.uses": heads.get("uses", (1, 1))}
-    found += [f"{key} is {value}" for key, value in ranges.items() if not _is_range(value)]
-    if not 0 < heads.get("share", 1.0) <= 1 or heads["of"] < 1 or heads.get("exponent", 0.0) < 0:
-        found.append("heads: share lies above 0 and up to 1, of is at least 1, exponent not negative")
-    return found
-
-
-def _structured_mistakes(structured: Any, heads: Any) -> list[str]:
-    calls = structured.get("calls") if isinstance(structured, Mapping) and len(structured) == 1 else None
-    if not isinstance(calls, int | float) or not 0 <= calls <= 1:
-        return [f"structured is {structured}: give calls alone, a share from 0 to 1"]
-    least = 0 if heads is None else heads["tokens"][0]
-    return (
-        []
-        if least >= FEWEST_TOOL_TOKENS
-        else [f"structured needs heads of at least {FEWEST_TOOL_TOKENS} tokens"]
-    )
-
-
-def _cut_mistakes(cuts: Any) -> list[str]:
-    if not isinstance(cuts, Mapping) or set(cuts) != _CUT_KEYS:
-        return [f"cuts is {cuts}: give share and after_ms"]
-    share = cuts["share"]
-    found = [] if isinstance(share, int | float) and 0 < share <= 1 else [f"cuts: the share is {share}"]
-    return found if _is_range(cuts["after_ms"]) else [*found, f"cuts: after_ms is {cuts['after_ms']}"]
-
-
-def _is_range(value: Any) -> bool:
-    whole = isinstance(value, Sequence) and len(value) == 2 and all(type(end) is int for end in value)
-    return whole and 1 <= value[0] <= value[1]
 
 
 class _Head(NamedTuple):

@@ -136,17 +136,14 @@ class SessionWorkload(OwnSessions):
                 mistakes.append(f"{name} is {getattr(self, name)}: give a whole number, at least {least}")
         if self.turns.bounds[1] > MOST_TURNS:
             mistakes.append(f"turns may be {self.turns.bounds[1]}: at most {MOST_TURNS:,}")
-        if self.context_tokens is not None and not mistakes and not self._fits_one_turn(self.context_tokens):
+        own = 0 if self.own_tokens is None else self.own_tokens.bounds[1]
+        longest = self.shared_tokens + own + self.input_tokens.bounds[1] + self.output_tokens.bounds[1]
+        if self.context_tokens is not None and not mistakes and longest > self.context_tokens:
             mistakes.append(
                 f"context_tokens is {self.context_tokens}: the longest first turn, with its reply, needs more"
             )
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
-
-    def _fits_one_turn(self, context_tokens: int) -> bool:
-        own = 0 if self.own_tokens is None else self.own_tokens.bounds[1]
-        longest = self.input_tokens.bounds[1] + self.output_tokens.bounds[1]
-        return self.shared_tokens + own + longest <= context_tokens
 
     @property
     def draws_anew(self) -> bool:
@@ -184,13 +181,11 @@ class SessionWorkload(OwnSessions):
                 )
             )
         session = Session(tuple(turns), own, group)
-        return session if self.context_tokens is None else self._within(session, self.context_tokens)
-
-    def _within(self, session: Session, context_tokens: int) -> Session:
-        lengths = prompt_lengths(session, self.shared_tokens)
-        for place, ((total, _), turn) in enumerate(zip(lengths, session.turns, strict=True)):
-            if total + turn.output_tokens > context_tokens:
-                return Session(session.turns[:place], session.own_tokens, session.group)
+        if self.context_tokens is not None:
+            lengths = prompt_lengths(session, self.shared_tokens)
+            for place, ((total, _), turn) in enumerate(zip(lengths, turns, strict=True)):
+                if total + turn.output_tokens > self.context_tokens:
+                    return Session(session.turns[:place], own, group)
         return session
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
@@ -515,7 +510,11 @@ def described_sessions(described: Mapping[str, Any]) -> SessionWorkload:
     keys = described.get(_KEY) if set(described) == {_KEY} else None
     if not isinstance(keys, Mapping):
         raise SuiteError(f"{shown(described)} is not a workload", remedy='write {"sessions": {…}}')
-    mistakes = [_unknown(str(key)) for key in keys if key not in _KNOWN]
+    mistakes = []
+    for key in (key for key in keys if key not in _KNOWN):
+        close = difflib.get_close_matches(str(key), _KNOWN, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(_KNOWN)}"
+        mistakes.append(f"unknown key {shown(str(key))}; {hint}")
     mistakes += [f"{key} is missing" for key in _NEEDED if key not in keys]
     given: dict[str, Any] = {"name": "sessions"}
     for key in (key for key in _KNOWN if key in keys and key not in _CUTS):
@@ -532,27 +531,15 @@ def described_sessions(described: Mapping[str, Any]) -> SessionWorkload:
     return SessionWorkload(**given)
 
 
-def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key, _KNOWN, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(_KNOWN)}"
-    return f"unknown key {shown(key)}; {hint}"
-
-
 def _given(key: str, value: Any) -> dict[str, Any]:
     if key in _LAWS:
         return {key: law_of(value, key)}
     if key == "pause_s":
-        return {"pause_ms": _pause(value)}
+        none = value == 0 and not isinstance(value, bool)
+        return {"pause_ms": None if none else seconds_law(value, "pause_s")}
     kind = str if key in _TEXTS else int
     if not isinstance(value, kind) or isinstance(value, bool):
         raise SuiteError(f"{key} is {shown(value)}: give a {'name' if kind is str else 'whole number'}")
     if key == "answers" and (wrong := answers_mistakes(str(value))):
         raise SuiteError(wrong[0])
     return {key: value}
-
-
-def _pause(value: Any) -> LengthLaw | None:
-    """A distribution of milliseconds from seconds; None for no pause."""
-    if value == 0 and not isinstance(value, bool):
-        return None
-    return seconds_law(value, "pause_s")

@@ -182,7 +182,13 @@ class TraceSessionWorkload(OwnSessions):
         """The sessions without their content, endless. A turn whose prompt is not that of the turn before it
         with the answers and something new is a reset to its whole prompt."""
         told = cycle(_shapes(_in_order(self, seed)))
-        return told if self.cuts is None else _cut_shapes(told, self.cuts.times_ns(seed))
+        if self.cuts is None:
+            return told
+        times_ns = self.cuts.times_ns(seed)
+        return (
+            replace(each, turns=tuple(replace(turn, cut_after_ns=next(times_ns)) for turn in each.turns))
+            for each in told
+        )
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         requests = _in_order(self, seed)._worded(seed)
@@ -444,13 +450,6 @@ def _shapes(workload: TraceSessionWorkload) -> tuple[Session, ...]:
         Session(tuple(_shape(turn, session, begins) for turn, begins in zip(session.turns, own, strict=True)))
         for session, own in zip(workload.sessions, _beginnings(workload), strict=True)
     )
-
-
-def _cut_shapes(sessions: Iterator[Session], times_ns: Iterator[int | None]) -> Iterator[Session]:
-    for session in sessions:
-        yield replace(
-            session, turns=tuple(replace(turn, cut_after_ns=next(times_ns)) for turn in session.turns)
-        )
 
 
 def _shape(turn: TracedTurn, session: TracedSession, begins: _Beginning) -> SessionTurn:

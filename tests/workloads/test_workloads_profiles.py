@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -23,15 +22,15 @@ from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, LogNormal, Uniform, check_specification
 from pytest_llmbench.workloads.mixture import Mixture, Part
 from pytest_llmbench.workloads.profiles import (
+    LIMITED,
     ProfileWorkload,
-    _document,
     profile_workload,
     profiles,
-    read_profiles,
     spread,
     told_of,
     without_output,
 )
+from pytest_llmbench.workloads.readable import FEWEST_TOOL_TOKENS
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 K = 1024
@@ -218,28 +217,19 @@ def test_fairness_has_classes_of_its_own(given: object) -> None:
         build(fairness.Parameters, {"workload": given})
 
 
-def test_all_mistakes_of_the_data_file_are_told() -> None:
-    broken = deepcopy(dict(_document()))
-    broken["profiles"]["CHAT"] |= {"input": [9, 3], "latency": "soon", "limits": {"ttft.p98": 0}}
-    broken["profiles"]["FUNC"]["heads"] |= {"of": 0, "tokens": [1.5, 2]}
-    broken["profiles"]["PLAN"]["colour"] = "red"
-    broken["profiles"]["SUMM"]["own"] = [1, 2]
-    broken["profiles"]["DGEN"]["structured"] = {"share": 1}
-    broken["profiles"]["TRNS"]["structured"] = {"calls": 1}
-    with pytest.raises(SuiteError) as caught:
-        read_profiles(broken)
-    for told in (
-        "CHAT: input is [9, 3]",
-        "latency class 'soon'",
-        "ttft.p98",
-        "FUNC: heads.tokens is [1.5, 2]",
-        "of is at least 1",
-        "PLAN: unknown key colour",
-        "SUMM: heads and own belong",
-        "DGEN: structured is {'share': 1}",
-        "TRNS: structured needs heads of at least 160 tokens",
-    ):
-        assert told in str(caught.value)
+def test_the_data_file_is_whole() -> None:
+    for code, profile in profiles().items():
+        ranges = {profile.input, profile.output if profile.generates else (1, 1), profile.own or (1, 1)}
+        if profile.heads is not None:
+            assert profile.own, code
+            ranges |= {profile.heads.tokens, profile.heads.uses or (1, 1)}
+            assert profile.heads.of >= 1, code
+            assert 0 < profile.heads.share <= 1, code
+            assert profile.heads.exponent >= 0, code
+        assert all(type(end) is int and 1 <= low <= high for low, high in ranges for end in (low, high)), code
+        assert profile.calls is None or profile.heads.tokens[0] >= FEWEST_TOOL_TOKENS, code
+        assert profile.latency in ("", "IN", "NR", "TO", "IN-NR", "NR-TO"), code
+        assert all(name in LIMITED and limit > 0 for name, limit in profile.limits), code
 
 
 def test_suggestions_are_told_and_said_not_to_be_applied() -> None:
