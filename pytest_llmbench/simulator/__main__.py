@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import sys
 import textwrap
-import threading
 from dataclasses import asdict
 
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.registry import every, names
+from pytest_llmbench.simulator.child import end_with_parent
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.ranges import shown
 from pytest_llmbench.simulator.scenario import (
     DEFAULT_PRESET,
     OPTIONS,
@@ -75,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.parent_pipe:
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_parent()
     from pytest_llmbench.simulator.serving.server import serve
 
     try:
@@ -154,41 +153,26 @@ def _describe_options() -> str:
         each = " (each a figure of the preset)" if kind is EngineConfig else ""
         blocks.append(f"options of the {title}{each}:")
         for name in filter(meanings.__contains__, (*OPTIONS, *names("deployments"))):
-            default = f" ({_shown(defaults[name])})" if name in defaults else ""
+            default = f" ({_default(defaults[name])})" if name in defaults else ""
             text = f"{name:<28} {meanings[name]}{default}"
             blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent=" " * 31))
     return "\n".join(blocks) + "\n"
 
 
-def _shown(value: object) -> str:
+def _default(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value in ((), None) else str(value)
+    return "none" if value in ((), None) else shown(value)
 
 
 def _figures(config: EngineConfig) -> str:
     return (
-        f"a step takes {config.step_base_us:g} µs, plus {config.prefill_us_per_token:g} µs per prompt token, "
-        f"{config.decode_us_per_sequence:g} µs per decoding sequence and {config.kv_us_per_token:g} µs per "
+        f"a step takes {shown(config.step_base_us)} µs, plus {shown(config.prefill_us_per_token)} µs per "
+        f"prompt token, {shown(config.decode_us_per_sequence)} µs per decoding sequence and "
+        f"{shown(config.kv_us_per_token)} µs per "
         f"cached token; {config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens "
         f"at a time, context {config.context_limit_tokens}."
     )
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    """End this process when standard input closes, or when its parent is no longer the one it began with.
-
-    The second is for a parent that has forked: the fork keeps the pipe's other end open.
-    """
-    try:
-        while os.getppid() == parent_pid:
-            readable, _, _ = select.select([0], [], [], 1.0)
-            if readable and not os.read(0, 4096):
-                break
-    finally:  # also when standard input cannot be watched: better no engine than one that nobody stops
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,28 @@
-"""The known-delay server as a child process that never outlives its parent, and its notes of what it did."""
+"""The known-delay server: replies whose writes leave at the instants that a script says, and its notes of
+them."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import heapq
 import http.client
 import json
 import os
-import select
 import socket
 import struct
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from pytest_llmbench.errors import SUTError
 from pytest_llmbench.registry import face
+from pytest_llmbench.simulator.child import ChildServer, end_with_parent
 from pytest_llmbench.timing import Alarm, best_alarm
 
 MODEL = "known-delay"
@@ -185,20 +181,13 @@ class Pacer:
         while self._due:
             self._armed_ns = self._due[0][0]
             await self._alarm.until(self._armed_ns)
-            self._write_due()
+            now_ns = _now()  # what becomes due meanwhile waits, so that requests are read in time
+            while self._due and self._due[0][0] <= now_ns:
+                _, _, stream = heapq.heappop(self._due)
+                next_ns = stream.write()
+                if next_ns is not None:
+                    self._push(next_ns, stream)
         self._armed_ns = None
-
-    def _write_due(self) -> None:
-        """Send the writes that are due now.
-
-        What becomes due meanwhile waits, so that requests are read in time.
-        """
-        now_ns = _now()
-        while self._due and self._due[0][0] <= now_ns:
-            _, _, stream = heapq.heappop(self._due)
-            next_ns = stream.write()
-            if next_ns is not None:
-                self._push(next_ns, stream)
 
     def take_log(self) -> bytes:
         """The requests since the last call as JSON: id → [received, [write, …]]."""
@@ -252,18 +241,16 @@ class Connection:
             return
         except OSError:
             data = b""
-        if data:
-            self._take(data, _arrived_ns(ancillary))
-        else:
+        if not data:
             self.close()
-
-    def _take(self, data: bytes, now_ns: int) -> None:
+            return
+        at_ns = _arrived_ns(ancillary)
         if self._side is None and not self._received and data.startswith(b"PRI"):
             made = face("http/2", "known_delay")
             self._side = None if made is None else made(self.write, self._begin)
         if self._side is None:
-            self._take_http1(data, now_ns)
-        elif not self._side.take(data, now_ns):
+            self._take_http1(data, at_ns)
+        elif not self._side.take(data, at_ns):
             self.close()
 
     def _take_http1(self, data: bytes, now_ns: int) -> None:
@@ -304,20 +291,15 @@ class Connection:
         except ValueError:
             self._refuse(_BAD)
             return
-        if is_upgrade:
-            self._upgrade(head, now_ns, script)
-            return
-        request_id = (_header(head, b"x-request-id") or b"").decode("latin-1")
-        self._begin(request_id, now_ns, script, http1_writes(script).__getitem__)
-
-    def _upgrade(self, head: bytes, now_ns: int, script: Script) -> None:
-        made = face("websocket", "known_delay")
-        if made is None:
+        if not is_upgrade:
+            request_id = (_header(head, b"x-request-id") or b"").decode("latin-1")
+            self._begin(request_id, now_ns, script, http1_writes(script).__getitem__)
+        elif (made := face("websocket", "known_delay")) is None:
             self._refuse(_BAD)
-            return
-        self._side = made(script, self.write, self._begin)
-        if not self._side.take(head + b"\r\n\r\n", now_ns):
-            self.close()
+        else:
+            self._side = made(script, self.write, self._begin)
+            if not self._side.take(head + b"\r\n\r\n", now_ns):
+                self.close()
 
     def _begin(
         self, request_id: str, received_ns: int, script: Script, payload: Callable[[int], bytes]
@@ -406,16 +388,6 @@ async def _serve(host: str, port: int) -> None:
     await loop.create_future()
 
 
-def _end_with_parent() -> None:
-    """End this process when standard input closes, or when it has been left to another parent."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        readable, _, _ = select.select([0], [], [], 1.0)
-        if readable and not os.read(0, 4096):
-            break
-    os._exit(0)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.simulator.known_delay")
     parser.add_argument("--host", default="127.0.0.1")
@@ -423,7 +395,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parent-pipe", action="store_true", help="end when standard input is closed")
     options = parser.parse_args(arguments)
     if options.parent_pipe:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        end_with_parent()
     try:
         import uvloop
     except ImportError:
@@ -434,8 +406,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-_STOP_S = 3.0
-_LOG_S = 30.0
+_START_S = _LOG_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,41 +419,13 @@ class Truth:
     """Instant before each write."""
 
 
-class KnownDelayServer:
-    """A running server. Use as a context manager, or :meth:`stop` it.
-
-    The child watches its standard input, a pipe from this process, and ends when that closes.
-    """
+class KnownDelayServer(ChildServer):
+    """A running server. Use as a context manager, or :meth:`stop` it."""
 
     def __init__(self) -> None:
         """:raises SUTError: the process ended before it was ready."""
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pytest_llmbench.simulator.known_delay",
-            "--parent-pipe",
-        ]
-        self._child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            _, said = self._child.communicate()
-            raise SUTError(
-                f"the known-delay server did not start: {said.decode(errors='replace').strip()[-500:]}",
-                remedy=f"try it by hand: {' '.join(command[:4])}",
-            )
-        self._url: str = json.loads(line)["url"]
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
+        super().__init__("known-delay server", "pytest_llmbench.simulator.known_delay", deadline_s=_START_S)
+        self._url: str = self.ready["url"]
 
     @property
     def place(self) -> str:
@@ -505,33 +448,10 @@ class KnownDelayServer:
             connection.request("GET", LOG_PATH)
             log = json.loads(connection.getresponse().read())
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise SUTError(f"the known-delay server does not answer: {error}", where=self._url) from error
+            raise self.does_not_answer(error, self._url) from error
         finally:
             connection.close()
         return {name: Truth(received, tuple(written)) for name, (received, written) in log.items()}
-
-    def stop(self) -> None:
-        """End the process; does nothing when it has ended already."""
-        child = self._child
-        if child.poll() is None:
-            child.terminate()
-            try:
-                child.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-        for pipe in (child.stdin, child.stdout, child.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 if __name__ == "__main__":

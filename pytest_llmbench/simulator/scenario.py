@@ -32,6 +32,7 @@ from pytest_llmbench.model.facts import (
     TokenizerFact,
     WarmupFact,
 )
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.registry import named, names
 from pytest_llmbench.simulator.engine.config import (
     CheatOptions,
@@ -228,16 +229,6 @@ def parse_scenario(text: str) -> Scenario:
     return found
 
 
-def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
-    """``scenario`` with some options set to other values. Raises SuiteError that lists every mistake."""
-    mistakes: list[str] = []
-    found = _changed(scenario, [f"{name}={value}" for name, value in options.items()], mistakes)
-    if mistakes:
-        where = f"options over those of a scenario of preset {scenario.engine.name}"
-        raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(_known())}")
-    return found
-
-
 def _known() -> tuple[str, ...]:
     return (*OPTIONS, *names("deployments"))
 
@@ -331,7 +322,10 @@ def option_meanings(kind: type) -> dict[str, str]:
     meanings: dict[str, str] = {}
     for statement, following in pairwise([*body.body, ast.Pass()]):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            meanings[statement.target.id] = _first_sentence(following)
+            meant = following.value if isinstance(following, ast.Expr) else None
+            text = str(meant.value) if isinstance(meant, ast.Constant) else ""
+            sentence, stop, _ = (words := " ".join(text.replace("``", "").split())).partition(". ")
+            meanings[statement.target.id] = (sentence if stop else words).rstrip(".")
     for name, hint in get_type_hints(kind).items():
         missing = [choice for choice in _choices(hint) if choice not in meanings[name]]
         if missing:
@@ -343,15 +337,6 @@ def _choices(hint: Any) -> tuple[str, ...]:
     if get_origin(hint) is tuple or type(None) in get_args(hint):
         hint = get_args(hint)[0]
     return get_args(hint) if get_origin(hint) is Literal else ()
-
-
-def _first_sentence(statement: ast.stmt) -> str:
-    """The first sentence of a documenting string; empty for any other statement."""
-    if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
-        return ""
-    words = " ".join(str(statement.value.value).replace("``", "").split())
-    sentence, stop, _ = words.partition(". ")
-    return (sentence if stop else words).rstrip(".")
 
 
 DISTRIBUTION = "pytest-llmbench"
@@ -380,11 +365,20 @@ def disclosure(config: EngineConfig, deployment: Deployment | None = None) -> Fa
     deployment = deployment or Deployment()
     engines, behind = deployment.engines, deployment.components()
     gateway = _systems(config) or engines > 1
+    components = [
+        "step-time model",
+        "continuous batching",
+        "chunked prefill" if config.chunked_prefill else "whole-prompt prefill",
+        f"paged KV cache ({_SHORTAGE[config.preemption]})",
+        _QUEUES[config.scheduler],
+    ]
+    if config.speculative_tokens:
+        components.append(f"speculative decoding of {config.speculative_tokens} tokens")
     return Facts.of(
         Origin.SIMULATED,
         {
             SUTFact.BOUNDARY: "application_gateway" if gateway else "model_engine",
-            SUTFact.COMPONENTS: _components(config) + behind,
+            SUTFact.COMPONENTS: components + _systems(config) + behind,
             SUTFact.MODEL_NAME: config.model,
             SUTFact.MODEL_VERSION: ", ".join([f"figures {config.figures_sha256[:12]}", *behind]),
             SUTFact.MODEL_QUANTIZATION: "none",
@@ -400,36 +394,27 @@ def disclosure(config: EngineConfig, deployment: Deployment | None = None) -> Fa
             GuardrailFact.INPUT_FILTER: config.input_filter,
             GuardrailFact.OUTPUT_FILTER: config.output_filter,
             GuardrailFact.SYSTEMS: _systems(config),
-            **_tokenizer(),
+            **_TOKENIZER,
+            TokenizerFact.VERSION: f"tiktoken {_version('tiktoken')}",
             WarmupFact.MODEL_LOADED: True,
             IsolationFact.ISOLATED_SYSTEM: True,
-            IsolationFact.RECOVERY_PLAN: f"the engine starts again by itself in {config.recovery_ms:g} ms",
+            IsolationFact.RECOVERY_PLAN: (
+                f"the engine starts again by itself in {quantity(config.recovery_ms, 'ms')}"
+            ),
         },
         source=f"embedded engine, preset {config.name}",
     )
 
 
-def _tokenizer() -> dict[str, str | int]:
-    return {
-        TokenizerFact.NAME: "cl100k_base",
-        TokenizerFact.VERSION: f"tiktoken {_version('tiktoken')}",
-        TokenizerFact.VOCAB_SIZE: 100277,
-        TokenizerFact.SOURCE: "tiktoken:cl100k_base",
-        TokenizerFact.COUNTING_OPTION: "A",
-        TokenizerFact.SPECIAL_BOS_EOS: "excluded",
-        TokenizerFact.SPECIAL_SYSTEM_PROMPT: "none",
-        TokenizerFact.SPECIAL_TOOL_FORMAT: "not_used",
-    }
-
-
-def _components(config: EngineConfig) -> list[str]:
-    prefill = "chunked prefill" if config.chunked_prefill else "whole-prompt prefill"
-    shortage = _SHORTAGE[config.preemption]
-    components = ["step-time model", "continuous batching", prefill, f"paged KV cache ({shortage})"]
-    components.append(_QUEUES[config.scheduler])
-    if config.speculative_tokens:
-        components.append(f"speculative decoding of {config.speculative_tokens} tokens")
-    return components + _systems(config)
+_TOKENIZER: Mapping[str, str | int] = {
+    TokenizerFact.NAME: "cl100k_base",
+    TokenizerFact.VOCAB_SIZE: 100277,
+    TokenizerFact.SOURCE: "tiktoken:cl100k_base",
+    TokenizerFact.COUNTING_OPTION: "A",
+    TokenizerFact.SPECIAL_BOS_EOS: "excluded",
+    TokenizerFact.SPECIAL_SYSTEM_PROMPT: "none",
+    TokenizerFact.SPECIAL_TOOL_FORMAT: "not_used",
+}
 
 
 def _systems(config: EngineConfig) -> list[str]:
@@ -486,10 +471,8 @@ def standard_overrides(name: str) -> Mapping[str, str]:
     """Options of a standard variant. Raises SuiteError for an unknown name."""
     found = STANDARD_VARIANTS.get(name)
     if found is None:
-        close = difflib.get_close_matches(name, STANDARD_VARIANTS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise SuiteError(
-            f"the embedded engine has no variant {name!r}{hint}",
+            f"the embedded engine has no variant {name!r}{_meant(name, STANDARD_VARIANTS)}",
             where="SUT variants",
             remedy=f"standard variants: {', '.join(STANDARD_VARIANTS)}; declare others in the SUT file",
         )
@@ -502,7 +485,12 @@ def with_overrides(scenario: Described, overrides: Mapping[str, str]) -> Describ
     Raises SuiteError with every mistake: unknown options, unreadable values, impossible figures.
     """
     if isinstance(scenario, Scenario):
-        return overridden(scenario, overrides)
+        mistakes: list[str] = []
+        found = _changed(scenario, [f"{name}={value}" for name, value in overrides.items()], mistakes)
+        if mistakes:
+            where = f"options over those of a scenario of preset {scenario.engine.name}"
+            raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(_known())}")
+        return found
     preset, _, listed = scenario.partition("?")
     options = dict(part.partition("=")[::2] for part in listed.split("&") if part) | dict(overrides)
     text = preset + ("?" if options else "") + "&".join(f"{name}={value}" for name, value in options.items())

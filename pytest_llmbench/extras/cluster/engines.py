@@ -7,17 +7,17 @@ blocks of their KV cache over to others, which decode.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic, Literal, Protocol
+from typing import Any, Final, Generic, Literal
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.deployment import At, Deployment
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.loop import C, EngineLoop, R
+from pytest_llmbench.simulator.engine.loop import C, EngineLoop, R, Replica
+from pytest_llmbench.simulator.engine.ranges import Range, out_of_range, shown
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
@@ -71,31 +71,34 @@ class ClusterOptions(Deployment):
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = [
-            f"{name} is {value}; it must be from {least} to {_MOST_REPLICAS}"
-            for name, value, least in (
-                ("replicas", self.replicas, 1),
-                ("prefill_workers", self.prefill_workers, 0),
-                ("decode_workers", self.decode_workers, 0),
-            )
-            if not least <= value <= _MOST_REPLICAS
-        ]
+        found = out_of_range(
+            self,
+            {
+                "replicas": Range(1, _MOST_REPLICAS),
+                "prefill_workers": Range(0, _MOST_REPLICAS),
+                "decode_workers": Range(0, _MOST_REPLICAS),
+            },
+        )
         found += [] if found else self._out_of_place()
-        for name in ("kv_transfer_gb_per_s", "kv_transfer_latency_us"):
-            value, plain = getattr(self, name), getattr(_PLAIN, name)
-            if not (math.isfinite(value) and value >= 0) or (name.endswith("_s") and value == 0):
-                least = "above 0" if name.endswith("_s") else "0 or more"
-                found.append(f"{name} is {value:g}; it must be {least}")
-            elif value != plain and not self.disaggregated:
-                found.append(f"{name} is {value:g}, but only prefill_workers have anything to transfer")
-        if self.router_max_lead < 0:
-            found.append(f"router_max_lead is {self.router_max_lead}; it must be 0 or more")
-        elif self.router != "prefix" and self.router_max_lead != _PLAIN.router_max_lead:
-            found.append(f"router_max_lead is {self.router_max_lead}, but only router=prefix looks at it")
-        return found
+        wrong = out_of_range(
+            self,
+            {
+                "kv_transfer_gb_per_s": Range(above=True),
+                "kv_transfer_latency_us": Range(),
+                "router_max_lead": Range(),
+            },
+        )
+        needs = {
+            "kv_transfer_gb_per_s": (self.disaggregated, "only prefill_workers have anything to transfer"),
+            "kv_transfer_latency_us": (self.disaggregated, "only prefill_workers have anything to transfer"),
+            "router_max_lead": (self.router == "prefix", "only router=prefix looks at it"),
+        }
+        for name, (used, why) in needs.items():
+            if not used and (value := getattr(self, name)) != getattr(_PLAIN, name):
+                found.append(f"{name} is {shown(value)}, but {why}")
+        return found + wrong
 
     def _out_of_place(self) -> list[str]:
-        """The mistakes where numbers of engines and routers do not go together."""
         prefill, decode = self.prefill_workers, self.decode_workers
         if (prefill > 0) != (decode > 0):
             return [f"prefill_workers is {prefill} and decode_workers {decode}: name both, or none"]
@@ -167,8 +170,8 @@ class ClusterOptions(Deployment):
             return [f"router ({self.policy}{lead}) before {self.replicas} replicas"]
         return [
             f"router ({self.policy}{lead}) before {self.prefill_workers} prefill workers",
-            f"KV transfer at {self.kv_transfer_gb_per_s:g} GB/s per accelerator and "
-            f"{self.kv_transfer_latency_us:g} us",
+            f"KV transfer at {shown(self.kv_transfer_gb_per_s)} GB/s per accelerator and "
+            f"{shown(self.kv_transfer_latency_us)} us",
             f"router ({self.decode_policy}) before {self.decode_workers} decode workers",
         ]
 
@@ -285,7 +288,6 @@ class ClusterLoop(EngineLoop[C, R]):
             replica.wake()
 
     def _to_decoder(self, source: R, prompt: EngineSequence, client: C, now_ns: int) -> None:
-        """Choose the engine that decodes a prompt which has been computed."""
         decode = prompt.decode
         assert decode is not None
         target = self._chosen(self._decode_router, self._decoders, decode, client, now_ns)
@@ -294,7 +296,6 @@ class ClusterLoop(EngineLoop[C, R]):
         self._send(target, now_ns)
 
     def _send(self, target: R, now_ns: int) -> None:
-        """Begin the transfers for which the engine now has blocks."""
         for decode in target.reserve(now_ns):
             took_ns = self._transfer_ns(target.engine.config, decode.received_blocks)
             self._at(now_ns + took_ns, partial(self._end_transfer, self._waiting.pop(decode), now_ns))
@@ -309,22 +310,6 @@ class ClusterLoop(EngineLoop[C, R]):
 RouterPolicy = Literal["round_robin", "least_loaded", "prefix", "session"]
 
 
-class RoutedReplica(Protocol):
-    """A replica as the router sees it."""
-
-    @property
-    def requests(self) -> int:
-        """Number of requests that were given to it and have not ended."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Sum of the prompt tokens of its :attr:`requests`."""
-
-    def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Number of tokens at the beginning of the prompt that its prefix cache holds; looking changes
-        nothing."""
-
-
 class Router:
     """Chooses a replica for each request. Deterministic: the choice follows from the replicas' state and the
     requests before."""
@@ -334,14 +319,13 @@ class Router:
     is routed by load."""
 
     def __init__(self, policy: RouterPolicy | None = None, max_lead: int = MAX_LEAD) -> None:
-        self._max_lead = max_lead
-        self._choose = self._policies()[policy or "round_robin"]
+        self._policy, self._max_lead = policy or "round_robin", max_lead
         self._next = 0
         self._by_session: OrderedDict[Hashable, int] = OrderedDict()
 
     def choose(
         self,
-        replicas: Sequence[RoutedReplica],
+        replicas: Sequence[Replica[Any]],
         up: Sequence[int],
         sequence: EngineSequence,
         session: Hashable | None,
@@ -350,53 +334,25 @@ class Router:
 
         ``session``: the session that the request says it belongs to.
         """
-        return self._choose(replicas, up, sequence, session)
+        if self._policy == "round_robin":
+            chosen = min(up, key=lambda number: (number - self._next) % len(replicas))
+            self._next = chosen + 1
+            return chosen
 
-    def _policies(self) -> dict[RouterPolicy, Callable[..., int]]:
-        return {
-            "round_robin": self._in_turn,
-            "least_loaded": self._by_load,
-            "prefix": self._by_prefix,
-            "session": self._by_pin,
-        }
+        def load(number: int) -> tuple[int, int]:
+            return replicas[number].requests, replicas[number].prompt_tokens
 
-    def _in_turn(self, replicas: Sequence[RoutedReplica], up: Sequence[int], *_: object) -> int:
-        chosen = min(up, key=lambda number: (number - self._next) % len(replicas))
-        self._next = chosen + 1
-        return chosen
-
-    def _by_load(self, replicas: Sequence[RoutedReplica], up: Sequence[int], *_: object) -> int:
-        return min(up, key=lambda number: _load(replicas[number]))
-
-    def _by_prefix(
-        self,
-        replicas: Sequence[RoutedReplica],
-        up: Sequence[int],
-        sequence: EngineSequence,
-        _: Hashable | None,
-    ) -> int:
-        most = min(replicas[number].requests for number in up) + self._max_lead
-        near = [number for number in up if replicas[number].requests <= most]
-        cached = {number: replicas[number].cached_tokens(sequence) for number in near}
-        return min(near, key=lambda number: (-cached[number], _load(replicas[number])))
-
-    def _by_pin(
-        self,
-        replicas: Sequence[RoutedReplica],
-        up: Sequence[int],
-        _: EngineSequence,
-        session: Hashable | None,
-    ) -> int:
-        if session is None:
-            return self._by_load(replicas, up)
+        if self._policy == "prefix":
+            most = min(replicas[number].requests for number in up) + self._max_lead
+            near = [number for number in up if replicas[number].requests <= most]
+            cached = {number: replicas[number].cached_tokens(sequence) for number in near}
+            return min(near, key=lambda number: (-cached[number], load(number)))
+        if self._policy == "least_loaded" or session is None:
+            return min(up, key=load)
         pinned = self._by_session.get(session)
-        chosen = self._by_load(replicas, up) if pinned is None or pinned not in up else pinned
+        chosen = min(up, key=load) if pinned is None or pinned not in up else pinned
         self._by_session[session] = chosen
         self._by_session.move_to_end(session)
         if len(self._by_session) > self._MOST_SESSIONS:
             self._by_session.popitem(last=False)
         return chosen
-
-
-def _load(replica: RoutedReplica) -> tuple[int, int]:
-    return replica.requests, replica.prompt_tokens

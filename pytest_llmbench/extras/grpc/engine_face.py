@@ -18,7 +18,7 @@ import asyncio
 import json
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -35,14 +35,15 @@ from tritonclient.grpc.service_pb2_grpc import (
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import SESSION_HEADER
+from pytest_llmbench.simulator.engine.ranges import shown
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.scenario import software_version
-from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES
-from pytest_llmbench.simulator.serving.driver import EngineDriver, ServedReplica
+from pytest_llmbench.simulator.serving.asgi import BODY_LIMIT_BYTES
+from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import ChunkedReply, Reply
+from pytest_llmbench.simulator.serving.replies import ChunkedReply, Face, Reply
 from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE, Fields, require_model
 
 
@@ -97,9 +98,8 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
         calls.add(call)
         try:
             self._generation.require_up()
-            await self._generation.answer_on(
-                call, _read_vllm(request), received_ns, own_id, session_of(context)
-            )
+            read = _read_vllm(request)
+            await self._generation.answer(call, read, received_ns, own_id, session_of(context))
         except RefusalError as refusal:
             await abort_with(context, refusal)
         finally:
@@ -142,45 +142,39 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
         )
 
     async def GetLoads(self, request: Any, context: Any) -> Any:
-        loads = [_load(replica) for replica in self._driver.replicas]
+        loads = [
+            vllm_pb.SchedulerLoad(
+                dp_rank=replica.number,
+                num_running_reqs=engine.running,
+                num_waiting_reqs=engine.waiting,
+                num_total_reqs=engine.running + engine.waiting,
+                token_usage=engine.kv_usage,
+                max_running_requests=engine.config.max_num_seqs,
+            )
+            for replica in self._driver.replicas
+            for engine in [replica.engine]
+        ]
         now = datetime.now(UTC).isoformat()
         return vllm_pb.GetLoadsResponse(
             timestamp=now, version=software_version(), dp_rank_count=len(loads), loads=loads
         )
 
 
-def _load(replica: ServedReplica) -> Any:
-    engine = replica.engine
-    return vllm_pb.SchedulerLoad(
-        dp_rank=replica.number,
-        num_running_reqs=engine.running,
-        num_waiting_reqs=engine.waiting,
-        num_total_reqs=engine.running + engine.waiting,
-        token_usage=engine.kv_usage,
-        max_running_requests=engine.config.max_num_seqs,
-    )
-
-
-class _VllmCall:
-    """The face of one ``Generate`` call."""
-
+class _VllmCall(Face):
     def __init__(self, context: Any, driver: EngineDriver, tokenizer: Tokenizer, *, stream: bool) -> None:
-        self._context = context
-        self._driver = driver
-        self._tokenizer = tokenizer
-        self._stream = stream
-        self._outbox = Outbox()
+        self._context, self._driver = context, driver
+        self.tokenizer, self.stream = tokenizer, stream
+        self.outbox = Outbox()
         self._reply: _IdsReply | None = None
 
-    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
-        made = _IdsReply(
-            self._outbox, texts, truth, chunk_tokens, self._driver, self._tokenizer, stream=self._stream
-        )
-        self._reply = made
+    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int], /) -> Reply:
+        sizes = chunk_tokens if self.stream else None
+        self._reply = made = _IdsReply(texts, truth, sizes, self._driver.clock)
+        made.call = self
         return made
 
     async def until_over(self) -> None:
-        async for message in self._outbox.messages():
+        async for message in self.outbox.messages():
             await self._context.write(message)
 
     async def abort(self) -> None:
@@ -189,54 +183,37 @@ class _VllmCall:
             await self._reply.finish("abort")
 
     def end(self) -> None:
-        self._outbox.end()
+        self.outbox.end()
 
     def reset(self) -> None:
         """End the stream alone: its connection is shared with other calls."""
-        self._outbox.end(RefusalError(503, "the connection was lost"))
+        self.outbox.end(RefusalError(503, "the connection was lost"))
 
 
 class _IdsReply(ChunkedReply):
-    """A reply whose tokens become messages with token ids."""
-
-    def __init__(
-        self,
-        outbox: Outbox,
-        texts: TokenTexts,
-        truth: GroundTruth,
-        chunk_tokens: Iterator[int],
-        driver: EngineDriver,
-        tokenizer: Tokenizer,
-        *,
-        stream: bool,
-    ) -> None:
-        super().__init__(texts, truth, chunk_tokens if stream else None, driver.clock)
-        self._outbox = outbox
-        self._tokenizer = tokenizer
-        self._stream = stream
-        self._ids: list[int] = []
-        """Token ids of the last chunk."""
+    call: _VllmCall
+    _ids: Sequence[int] = ()
+    """Token ids of the last chunk."""
 
     async def finish(self, reason: str) -> bool:
         await self._chunk()
         last = self._counted(vllm_pb.GenerateComplete, output_ids=self._ids, finish_reason=reason)
-        self._outbox.put(vllm_pb.GenerateResponse(complete=last))
-        self._outbox.end()
+        self.call.outbox.put(vllm_pb.GenerateResponse(complete=last))
+        self.call.outbox.end()
         return False
 
     async def fail(self, message: str) -> None:
-        self._outbox.end(RefusalError(500, message))
+        self.call.outbox.end(RefusalError(500, message))
 
     async def _say(self, texts: list[str]) -> None:
         """Hand tokens to gRPC, which writes them at once if the client reads."""
         self.truth.note_write(self._clock())
-        self._ids = [self._tokenizer.encode(text)[0] for text in texts]
-        if self._stream:
+        self._ids = [self.call.tokenizer.encode(text)[0] for text in texts]
+        if self.call.stream:
             chunk = self._counted(vllm_pb.GenerateStreamChunk, token_ids=self._ids)
-            self._outbox.put(vllm_pb.GenerateResponse(chunk=chunk))
+            self.call.outbox.put(vllm_pb.GenerateResponse(chunk=chunk))
 
     def _counted(self, kind: Any, **more: Any) -> Any:
-        """A message with the token counts so far."""
         return kind(
             prompt_tokens=self.truth.prompt_tokens,
             completion_tokens=len(self._ids),
@@ -260,7 +237,7 @@ def _read_vllm(request: Any) -> GenerationRequest:
     if parameters.HasField("max_tokens") and parameters.max_tokens < 1:
         mistakes.append("max_tokens must be at least 1, got 0")
     if parameters.temperature < 0:
-        mistakes.append(f"temperature must be non-negative, got {parameters.temperature:g}")
+        mistakes.append(f"temperature must be non-negative, got {shown(parameters.temperature)}")
     if parameters.HasField("max_tokens") and parameters.min_tokens > parameters.max_tokens:
         mistakes.append(f"min_tokens must be at most max_tokens={parameters.max_tokens}")
     if mistakes:
@@ -276,9 +253,6 @@ def _read_vllm(request: Any) -> GenerationRequest:
     )
 
 
-# ruff: noqa: ARG002, N802 - signatures and names are those of the protocol
-
-
 _FINAL = "triton_final_response"
 _WANTS_FINAL = "triton_enable_empty_final_response"
 
@@ -292,8 +266,27 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
         self._model = driver.config.model
 
     async def ModelStreamInfer(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
-        outbox = Outbox()
-        reading = asyncio.create_task(self._take_in(request_iterator, outbox, session_of(context)))
+        outbox, session = Outbox(), session_of(context)
+
+        async def answer(request: Any, received_ns: int) -> None:
+            try:
+                await self._answer(request, received_ns, outbox, session, stream=True)
+            except RefusalError as refusal:
+                response = kserve_pb.ModelInferResponse(id=request.id)
+                outbox.put(
+                    kserve_pb.ModelStreamInferResponse(error_message=refusal.message, infer_response=response)
+                )
+
+        async def answer_all() -> None:
+            """Answer all requests concurrently; the stream ends when the last answer has ended."""
+            try:
+                async with asyncio.TaskGroup() as group:
+                    async for request in request_iterator:
+                        group.create_task(answer(request, self._driver.clock()))
+            finally:
+                outbox.end()
+
+        reading = asyncio.create_task(answer_all())
         try:
             async for message in outbox.messages():
                 await context.write(message)
@@ -311,36 +304,14 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
             await abort_with(context, refusal)
         return call.whole
 
-    async def _take_in(self, requests: AsyncIterator[Any], outbox: Outbox, session: str | None) -> None:
-        """Answer all requests of a stream concurrently; the stream ends when the last answer has ended."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                async for request in requests:
-                    now_ns = self._driver.clock()
-                    group.create_task(self._answer_in_stream(request, now_ns, outbox, session))
-        finally:
-            outbox.end()
-
-    async def _answer_in_stream(
-        self, request: Any, received_ns: int, outbox: Outbox, session: str | None
-    ) -> None:
-        try:
-            await self._answer(request, received_ns, outbox, session, stream=True)
-        except RefusalError as refusal:
-            response = kserve_pb.ModelInferResponse(id=request.id)
-            outbox.put(
-                kserve_pb.ModelStreamInferResponse(error_message=refusal.message, infer_response=response)
-            )
-
     async def _answer(
         self, request: Any, received_ns: int, outbox: Outbox, session: str | None, *, stream: bool
     ) -> _KServeCall:
         self._generation.require_up()
         require_model(request.model_name or None, self._model)
         call = _KServeCall(request, outbox, self._driver, stream=stream)
-        await self._generation.answer_on(
-            call, _read_kserve(request), received_ns, request.id or None, session
-        )
+        read = _read_kserve(request)
+        await self._generation.answer(call, read, received_ns, request.id or None, session)
         return call
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
@@ -368,9 +339,7 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
         return self._driver.clock() >= self._driver.loop.down_until_ns
 
 
-class _KServeCall:
-    """The face of one request."""
-
+class _KServeCall(Face):
     def __init__(self, request: Any, outbox: Outbox, driver: EngineDriver, *, stream: bool) -> None:
         self._request = request
         self._outbox = outbox
@@ -383,8 +352,11 @@ class _KServeCall:
         self.whole = self._response("")
         """The only response of a call that is not a stream."""
 
-    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
-        return _TextReply(self, texts, truth, chunk_tokens, self._driver)
+    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int], /) -> Reply:
+        sizes = None if self.one_chunk else chunk_tokens
+        made = _TextReply(texts, truth, sizes, self._driver.clock)
+        made.call = self
+        return made
 
     async def until_over(self) -> None:
         await self._over.wait()
@@ -442,30 +414,19 @@ class _KServeCall:
 
 
 class _TextReply(ChunkedReply):
-    """A reply whose tokens become messages with text."""
-
-    def __init__(
-        self,
-        call: _KServeCall,
-        texts: TokenTexts,
-        truth: GroundTruth,
-        chunk_tokens: Iterator[int],
-        driver: EngineDriver,
-    ) -> None:
-        super().__init__(texts, truth, None if call.one_chunk else chunk_tokens, driver.clock)
-        self._call = call
+    call: _KServeCall
 
     async def finish(self, reason: str) -> bool:
         await self._chunk()
-        self._call.finish()
+        self.call.finish()
         return False
 
     async def fail(self, message: str) -> None:
-        self._call.fail(RefusalError(500, message))
+        self.call.fail(RefusalError(500, message))
 
     async def _say(self, texts: list[str]) -> None:
         self.truth.note_write(self._clock())
-        self._call.send_text("".join(texts))
+        self.call.send_text("".join(texts))
 
 
 def _input(request: Any, name: str) -> bytes | None:

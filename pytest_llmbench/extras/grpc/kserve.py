@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
@@ -53,7 +52,9 @@ class KServeOverGrpc(DialectDefaults):
         body.parameters[_WANTS_FINAL].bool_param = True
         _add_input(body, "text_input", "BYTES", _element(utf8_prompt(request).encode()))
         _add_input(body, "stream", "BOOL", b"\x01")
-        listed = json.dumps(_with_fields(sampling, options.extra_body))
+        given = {**sampling, **options.extra_body}
+        given.pop("stream", None)  # an input of its own
+        listed = json.dumps({name: value for name, value in given.items() if value is not None})
         _add_input(body, "sampling_parameters", "BYTES", _element(listed.encode()))
         return bytes(body.SerializeToString())
 
@@ -78,21 +79,12 @@ class KServeOverGrpc(DialectDefaults):
         return chunk
 
 
-def _with_fields(sampling: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters with the extra fields; ``stream`` is an input of its own, and fields that are
-    ``None`` are not sent."""
-    merged = {**sampling, **extra}
-    merged.pop("stream", None)
-    return {name: value for name, value in merged.items() if value is not None}
-
-
 def _add_input(body: Any, name: str, datatype: str, raw: bytes) -> None:
     body.inputs.add(name=name, datatype=datatype, shape=[1])
     body.raw_input_contents.append(raw)
 
 
 def _element(data: bytes) -> bytes:
-    """An element of a BYTES tensor, preceded by its length."""
     return _LENGTH.pack(len(data)) + data
 
 

@@ -61,8 +61,13 @@ class MessageDecoder:
         rest += data
         while len(rest) - at >= _PREFIX.size:
             flag, length = _PREFIX.unpack_from(rest, at)
-            problem, self._lost = self._problem(flag, length)
-            if self._lost:
+            compressed = "a compressed message, although the client requested identity"
+            problem = compressed if flag == _COMPRESSED else ""
+            if flag > _COMPRESSED or length > self.max_message_bytes:  # nothing after it can be read
+                problem = f"a message of {length} bytes, more than {self.max_message_bytes}"
+                if flag > _COMPRESSED:
+                    problem = f"bytes that are not a gRPC message (its flag is {flag}, not 0 or 1)"
+                self._lost = True
                 events.append(SSEEvent("", "message", stamp_ns, read_index, problem=problem))
                 rest.clear()
                 return events
@@ -83,17 +88,6 @@ class MessageDecoder:
         self._rest.clear()
         where = self._stamp_ns, self._read_index
         return [SSEEvent(text, "message", *where, terminated=False, problem="a message that was cut off")]
-
-    def _problem(self, flag: int, length: int) -> tuple[str, bool]:
-        """The problem of a message, and whether nothing after it can be read."""
-        if flag > _COMPRESSED:
-            return f"bytes that are not a gRPC message (its flag is {flag}, not 0 or 1)", True
-        if length > self.max_message_bytes:
-            return f"a message of {length} bytes, more than {self.max_message_bytes}", True
-        return (
-            "a compressed message, although the client requested identity" if flag == _COMPRESSED else "",
-            False,
-        )
 
 
 _OWN = "stream"
@@ -156,10 +150,12 @@ def add_fields(
     for name, value in extra.items():
         if value is None or name == _OWN:
             continue
-        place = _place(name, request, sampling, own)
-        if place is None:
-            mistakes.append(f"{dialect} has no field {name}")
-            continue
+        place = sampling
+        if name not in sampling.DESCRIPTOR.fields_by_name:
+            if name not in request.DESCRIPTOR.fields_by_name or name in own:
+                mistakes.append(f"{dialect} has no field {name}")
+                continue
+            place = request
         try:
             ParseDict({name: value}, place)
         except (ParseError, ValueError, TypeError) as error:
@@ -171,12 +167,6 @@ def add_fields(
             remedy=f"take out what it does not have; fields are those of {request.DESCRIPTOR.full_name} and "
             f"{sampling.DESCRIPTOR.full_name}",
         )
-
-
-def _place(name: str, request: Message, sampling: Message, own: Collection[str]) -> Message | None:
-    if name in sampling.DESCRIPTOR.fields_by_name:
-        return sampling
-    return request if name in request.DESCRIPTOR.fields_by_name and name not in own else None
 
 
 _NAMES = (
@@ -242,6 +232,6 @@ def status_of(trailers: Iterable[tuple[bytes, bytes]]) -> CallStatus:
     """The status in the trailers of a call. Never raises."""
     held = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in trailers}
     pushback = held.get(_PUSHBACK, "")[:12]
-    wait = f"{int(pushback) / 1000:g}" if pushback.isascii() and pushback.isdigit() else ""
+    wait = str(int(pushback) / 1000).removesuffix(".0") if pushback.isascii() and pushback.isdigit() else ""
     code = held.get("grpc-status", "").strip()[:12]
     return CallStatus(code, unquote(held.get("grpc-message", ""), errors="replace"), wait)

@@ -11,7 +11,7 @@ request, so that certificates, deadlines and errors are the same. There are no r
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +24,8 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.grpc import OVER_GRPC
-from pytest_llmbench.extras.grpc.messages import CallStatus, MessageDecoder, prefixed, status_of
-from pytest_llmbench.extras.http2.client import Header, Http2Client, Stream, request_bytes
+from pytest_llmbench.extras.grpc.messages import MessageDecoder, prefixed, status_of
+from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.http_client import call_headers
 from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.probes import endpoint_errors as errors
@@ -80,7 +80,7 @@ class _Asked:
         """The message that the method returns; an empty one if there is no such method, or it returns
         something else."""
         answer = self.answer(method, message)
-        return _read(answer, kind) if answer.status == 200 else kind()
+        return _read(answer.body, kind) if answer.status == 200 else kind()
 
 
 def introduced(control: ControlPlane, base: str, api: str, model: str | None) -> Introduced:
@@ -104,7 +104,12 @@ def introduced(control: ControlPlane, base: str, api: str, model: str | None) ->
         listed, facts = service.read(asked, answer)
         return Introduced(spoken, listed, facts, answer.url)
     assert refused is not None
-    others = (name for name in OVER_GRPC if name not in wanted and _has(control, base, name))
+    others = (
+        name
+        for name in OVER_GRPC
+        if name not in wanted
+        and _asked(control, base, name, None).answer(_SERVICES[name].introduction).status == 200
+    )
     raise errors.no_grpc_service(refused, wanted, next(others, ""))
 
 
@@ -127,17 +132,8 @@ def _asked(control: ControlPlane, base: str, name: str, model: str | None) -> _A
     return _Asked(control, base, model, dialect_at(base, name).path.rpartition("/")[0])
 
 
-def _has(control: ControlPlane, base: str, name: str) -> bool:
-    answer = _asked(control, base, name, None).answer(_SERVICES[name].introduction)
-    return answer.status == 200
-
-
-def _read(answer: Answer, kind: type[Message]) -> Any:
-    """The only message of the answer; an empty one if it contains none of this kind."""
-    return _parsed(answer.body, kind)
-
-
-def _parsed(body: bytes, kind: type[Message]) -> Any:
+def _read(body: bytes, kind: type[Message]) -> Any:
+    """The only message of an answer; an empty one if it contains none of this kind."""
     events = MessageDecoder().feed(body, 0, 0)
     if not events or events[0].problem:
         return kind()
@@ -148,7 +144,7 @@ def _parsed(body: bytes, kind: type[Message]) -> Any:
 
 
 def _vllm(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
-    info = _read(answer, vllm.GetModelInfoResponse)
+    info = _read(answer.body, vllm.GetModelInfoResponse)
     server = asked.told("GetServerInfo", vllm.GetServerInfoResponse)
     loads = asked.told("GetLoads", vllm.GetLoadsResponse)
     kind = server.server_type
@@ -158,7 +154,7 @@ def _vllm(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
 
 
 def _sglang(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
-    info = _read(answer, sglang.GetModelInfoResponse)
+    info = _read(answer.body, sglang.GetModelInfoResponse)
     server = asked.told("GetServerInfo", sglang.GetServerInfoResponse)
     return _one_model(asked, info, "sglang" if server.sglang_version else ""), _version(server.sglang_version)
 
@@ -189,7 +185,7 @@ def _kserve(asked: _Asked, _: Answer) -> tuple[ModelList, dict[str, Any]]:
         if asked.model is not None:
             raise unknown_model(asked.model, _repository(asked), asked.base, said)
     elif about.status == 200:
-        told = _read(about, kserve.ModelMetadataResponse)
+        told = _read(about.body, kserve.ModelMetadataResponse)
         if is_name(told.name):
             _require_text(told, about)
             return ModelList(asked.base, ({"id": told.name},)), facts
@@ -217,7 +213,7 @@ def _require_text(told: Any, answer: Answer) -> None:
 
 
 def _healthy(kind: type[Message]) -> Callable[[bytes], bool]:
-    return lambda body: bool(_parsed(body, kind).healthy)
+    return lambda body: bool(_read(body, kind).healthy)
 
 
 _SERVICES: Mapping[str, _Service] = {
@@ -227,7 +223,7 @@ _SERVICES: Mapping[str, _Service] = {
         "ServerLive",
         _kserve,
         "ServerReady",
-        lambda body: bool(_parsed(body, kserve.ServerReadyResponse).ready),
+        lambda body: bool(_read(body, kserve.ServerReadyResponse).ready),
     ),
 }
 
@@ -292,7 +288,19 @@ class _Exchange:
         self._send(opening + self.http2.to_send())
         ended = self._read_to_end(made)
         self._send(self.http2.closing(), or_not=True)
-        return self._reply(made, ended=ended)
+        got = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in made.headers)
+        if made.status != 200:  # of something between that is HTTP and no gRPC
+            return CallReply(made.status or 502, got, bytes(self.body))
+        kind = dict(got).get("content-type", "")
+        if not kind.startswith(_CONTENT_TYPE):
+            raise self._no_grpc(f"its answer is {kind or 'without a content type'}")
+        told = status_of(made.trailers) if ended else None
+        if told is None or told.is_ok:
+            return CallReply(200, got, bytes(self.body), ended)
+        kept = [(name, value) for name, value in got if name not in ("grpc-status", "content-type")]
+        kept.append(("grpc-status", told.code))
+        kept += [("retry-after", told.retry_after)] if told.retry_after else []
+        return CallReply(told.http_status, tuple(kept), told.message.encode())
 
     def _read_to_end(self, made: Stream) -> bool:
         """Read the reply. True if it was read to its end, False if to a limit."""
@@ -329,18 +337,6 @@ class _Exchange:
             if not or_not:
                 raise
 
-    def _reply(self, made: Stream, *, ended: bool) -> CallReply:
-        headers = _text(made.headers)
-        if made.status != 200:  # of something between that is HTTP and no gRPC
-            return CallReply(made.status or 502, headers, bytes(self.body))
-        kind = dict(headers).get("content-type", "")
-        if not kind.startswith(_CONTENT_TYPE):
-            raise self._no_grpc(f"its answer is {kind or 'without a content type'}")
-        if not ended:
-            return CallReply(200, headers, bytes(self.body), ended=False)
-        told = status_of(made.trailers)
-        return CallReply(200, headers, bytes(self.body)) if told.is_ok else _failed(told, headers)
-
     def _no_grpc(self, what: str) -> SUTError:
         parts = urlsplit(self.url)
         return SUTError(
@@ -351,17 +347,5 @@ class _Exchange:
         )
 
 
-def _failed(told: CallStatus, headers: Headers) -> CallReply:
-    more = [("grpc-status", told.code)]
-    if told.retry_after:
-        more.append(("retry-after", told.retry_after))
-    kept = [(name, value) for name, value in headers if name not in ("grpc-status", "content-type")]
-    return CallReply(told.http_status, (*kept, *more), told.message.encode())
-
-
 def _http(scheme: str) -> str:
     return "https" if scheme == "grpcs" else "http"
-
-
-def _text(headers: Iterable[Header]) -> Headers:
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)

@@ -207,8 +207,9 @@ class Http2Client:
                 raise _NotForUsError(f"not HTTP/2: a frame of {length} bytes, more than {_MOST_FRAME_BYTES}")
             end = at + _HEAD_BYTES + length
             stream = self.streams.get(int.from_bytes(data[at + 5 : at + 9], "big"))
-            if stream is not None and kind in _OF_A_STREAM:
-                self._touch(stream)
+            if stream is not None and kind in _OF_A_STREAM and stream.read != self._reads:
+                stream.read, stream.pieces = self._reads, []
+                self._found.progress.append(stream)
             if end > len(data):
                 break
             if kind in (_HEADERS, _CONTINUATION):
@@ -221,16 +222,33 @@ class Http2Client:
 
     def _receive(self, event: Event) -> None:
         if isinstance(event, DataReceived):
-            self._receive_data(event)
+            # The window of the connection is given back; that of a stream is never used up.
+            self._unreturned += event.flow_controlled_length or 0
+            if self._unreturned >= _GIVE_BACK:
+                self._h2.increment_flow_control_window(self._unreturned)
+                self._unreturned = 0
+            if event.data and (stream := self.streams.get(event.stream_id)) is not None:
+                stream.pieces.append(event.data)
         elif isinstance(event, ResponseReceived | TrailersReceived):
             self._receive_headers(event)
         elif isinstance(event, StreamEnded):
             if (stream := self.streams.get(event.stream_id)) is not None:
                 self._end(stream)
         elif isinstance(event, StreamReset):
-            self._receive_reset(event)
+            # Servers also reset streams that they have answered before the request was whole.
+            if (stream := self.streams.get(event.stream_id)) is not None:
+                stream.reset = _name(event.error_code)
+                stream.unprocessed = event.error_code == ErrorCodes.REFUSED_STREAM
+                self._end(stream)
         elif isinstance(event, ConnectionTerminated):
-            self._receive_going_away(event)
+            said = shorten((event.additional_data or b"").decode("utf-8", errors="replace"), 120)
+            self.going_away = f"{_name(event.error_code)} {said}".strip()
+            # h2 takes the connection for closed, but streams that have begun are still to come to their end.
+            self._h2.state_machine.state = ConnectionState.CLIENT_OPEN
+            for stream in list(self.streams.values()):
+                if stream.stream_id > (event.last_stream_id or 0):
+                    stream.unprocessed = True
+                    self._end(stream)
         elif isinstance(event, RemoteSettingsChanged):
             self.is_ready = True
             self.most_streams = self._h2.remote_settings.max_concurrent_streams
@@ -238,17 +256,6 @@ class Http2Client:
             for stream in self.streams.values():  # the oldest first
                 if stream.unsent:
                     self._send_more(stream)
-
-    def _receive_data(self, event: DataReceived) -> None:
-        """Keep a part of a reply, and give the window of the connection back; that of a stream is never used
-        up."""
-        self._unreturned += event.flow_controlled_length or 0
-        if self._unreturned >= _GIVE_BACK:
-            self._h2.increment_flow_control_window(self._unreturned)
-            self._unreturned = 0
-        stream = self.streams.get(event.stream_id)
-        if stream is not None and event.data:
-            stream.pieces.append(event.data)
 
     def _receive_headers(self, event: ResponseReceived | TrailersReceived) -> None:
         stream = self.streams.get(event.stream_id)
@@ -265,32 +272,7 @@ class Http2Client:
         else:
             stream.trailers = held
 
-    def _receive_reset(self, event: StreamReset) -> None:
-        stream = self.streams.get(event.stream_id)
-        if stream is None:
-            return  # servers reset streams that they have answered before the request was whole
-        stream.reset = _name(event.error_code)
-        stream.unprocessed = event.error_code == ErrorCodes.REFUSED_STREAM
-        self._end(stream)
-
-    def _receive_going_away(self, event: ConnectionTerminated) -> None:
-        said = shorten((event.additional_data or b"").decode("utf-8", errors="replace"), 120)
-        self.going_away = f"{_name(event.error_code)} {said}".strip()
-        # h2 takes the connection for closed, but streams that have begun are still to come to their end.
-        self._h2.state_machine.state = ConnectionState.CLIENT_OPEN
-        for stream in list(self.streams.values()):
-            if stream.stream_id > (event.last_stream_id or 0):
-                stream.unprocessed = True
-                self._end(stream)
-
-    def _touch(self, stream: Stream) -> None:
-        """Note that the present read has a part of a stream's reply."""
-        if stream.read != self._reads:
-            stream.read, stream.pieces = self._reads, []
-            self._found.progress.append(stream)
-
     def _end(self, stream: Stream) -> None:
-        """Note that the present read has ended a stream."""
         stream.was_cut = bool(stream.unsent)
         if stream.was_cut and not stream.reset and not stream.unprocessed:
             self._reset(stream)
@@ -298,7 +280,6 @@ class Http2Client:
         self._found.over.append(stream)
 
     def _leave(self, stream: Stream) -> None:
-        """Remove a stream that is over."""
         stream.is_over = True
         stream.unsent = memoryview(b"")
         self.streams.pop(stream.stream_id, None)
@@ -341,7 +322,6 @@ def _may_be_http1(data: bytes) -> bool:
 
 
 def _name(code: ErrorCodes | int | None) -> str:
-    """The name of an HTTP/2 error code."""
     return code.name if isinstance(code, ErrorCodes) else f"error code {code}"
 
 

@@ -81,16 +81,6 @@ class Requests:
         return None
 
 
-class Keeper(Protocol):
-    """What a connection needs of the pool that keeps it."""
-
-    def release(self, http2: Http2) -> None:
-        """Take back a connection with room for further streams."""
-
-    def retry(self, exchange: Exchange) -> None:
-        """Send on another connection: the server has not processed the request."""
-
-
 @dataclass(slots=True, eq=False)
 class Carried:
     """An exchange on its stream; the exchange's channel."""
@@ -122,7 +112,7 @@ class Http2:
     has bytes of several streams is a read of each of them, with the same stamp.
     """
 
-    def __init__(self, connection: Connection, keeper: Keeper, manner: Manner) -> None:
+    def __init__(self, connection: Connection, keeper: Http2Pool, manner: Manner) -> None:
         self.connection = connection
         self._keeper = keeper
         self._manner = manner
@@ -214,7 +204,11 @@ class Http2:
         for stream in read.over:
             self._end(self._carried.pop(stream.stream_id))
         if client.problem:
-            self._fail(client.problem)
+            carried, self._carried = list(self._carried.values()), {}
+            self.connection.shut()
+            for each in carried:
+                each.tell_head()
+                each.exchange.finish(End.GARBAGE, self.connection.now(), client.problem)
         elif client.going_away is not None or not (read.progress or self.offered):
             self._go_on()  # it may have said that it allows more
 
@@ -231,7 +225,9 @@ class Http2:
         away = self._client.going_away
         how = "closed the connection" if away is None else f"went away ({away}) and closed the connection"
         for each in carried:
-            if self._was_stale(each):
+            # A link tells of its last write alone, which has to be that of the request.
+            is_last = self._written_last is each
+            if is_last and self._may_retry(each) and self.connection.nothing_delivered():
                 self._retry(each)
             else:
                 each.tell_head()
@@ -256,26 +252,16 @@ class Http2:
             self.connection.stamp(exchange, at_ns, since_ns if stream.pieces and not shared else None)
             exchange.bodies.append(stream.data)
 
-    def _fail(self, problem: str) -> None:
-        """End all exchanges: the server has broken the protocol."""
-        carried, self._carried = list(self._carried.values()), {}
-        self.connection.shut()
-        for each in carried:
-            each.tell_head()
-            each.exchange.finish(End.GARBAGE, self.connection.now(), problem)
-
     def _go_on(self) -> None:
         """Be ready for further requests after something has ended, or close if it was the last."""
         if self._used and self.room:
             self._keeper.release(self)
-        elif not self._carried and self.connection.alive and (self._retired or self._is_left):
-            self.connection.shut()
-
-    @property
-    def _is_left(self) -> bool:
-        """Whether the server is going away and no exchange waits for this connection to open: one that does
-        is told, and retires the connection."""
-        return self._client.going_away is not None and (self._used or self.offered)
+        elif not self._carried and self.connection.alive:
+            # An exchange that waits for this connection to open is told that the server goes away, and
+            # retires the connection.
+            is_left = self._client.going_away is not None and (self._used or self.offered)
+            if self._retired or is_left:
+                self.connection.shut()
 
     def _send_more(self, taken: list[Stream]) -> None:
         """Send the frames that the connection has to send, and what there is room for now of the requests of
@@ -291,7 +277,6 @@ class Http2:
             self._submitted(before_ns)
 
     def _submitted(self, at_ns: int) -> None:
-        """Note that all bytes handed out so far have left."""
         waiting, self._unsubmitted = self._unsubmitted, []
         for each in waiting:
             if each.stream.is_over:
@@ -333,7 +318,6 @@ class Http2:
         exchange.finish(End.BROKEN, self.connection.now(), f"the server {how} {when}")
 
     def _retry(self, carried: Carried) -> None:
-        """Send a request once more: the server has not processed it."""
         self._go_on()
         self._keeper.retry(carried.exchange)
 
@@ -342,11 +326,6 @@ class Http2:
         kept one. A server that takes no request on a new connection has refused it."""
         exchange = carried.exchange
         return carried.reused and not exchange.stamps and not exchange.stale_retries
-
-    def _was_stale(self, carried: Carried) -> bool:
-        # A link tells of its last write alone, which has to be that of the request.
-        is_last = self._written_last is carried
-        return is_last and self._may_retry(carried) and self.connection.nothing_delivered()
 
     def _write(self, data: bytes) -> bool:
         """Write what is no request. True if the kernel took everything."""
@@ -425,7 +404,6 @@ class Http2Pool:
     # Opening.
 
     def _send_on_new(self, exchange: Exchange) -> None:
-        """Send on a connection that is yet to be opened."""
         exchange.connecting_ns = self._now()
         exchange.due_ns = 0
         opening = next((each for each in self._openings if len(each.waiting) < self._most), None)

@@ -8,7 +8,6 @@ made of the inputs, the same each time; they mean nothing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import struct
@@ -19,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, send_json, until_disconnect
+from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, send_json
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts, error_object
-from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id, session_id
+from pytest_llmbench.simulator.serving.generation import Generation, request_id, session_id
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.simulator.serving.replies import HttpFace, Reply
 from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE, Fields, content_of, require_model
 
 DIMENSIONS = 64
@@ -156,10 +155,10 @@ class DocumentFace:
             generates=False,
         )
         face = _Document(asked, key, scope, receive, send, self._driver)
-        await self._generation.answer_on(face, request, received_ns, request_id(scope), session_id(scope))
+        await self._generation.answer(face, request, received_ns, request_id(scope), session_id(scope))
 
 
-class _Document:
+class _Document(HttpFace):
     """Face and reply of one request for a document."""
 
     truth: GroundTruth
@@ -167,13 +166,11 @@ class _Document:
     def __init__(
         self, asked: Asked, key: str, scope: Scope, receive: Receive, send: Send, driver: EngineDriver
     ) -> None:
+        super().__init__(scope, receive)
         self._asked = asked
         self._key = key
-        self._connection = scope.get("state", {}).get(CONNECTION)
-        self._receive = receive
         self._send = send
         self._driver = driver
-        self._over = asyncio.Event()
 
     # The face.
 
@@ -181,22 +178,9 @@ class _Document:
         self.truth = truth
         return self
 
-    async def until_over(self) -> None:
-        gone = asyncio.create_task(until_disconnect(self._receive))
-        gone.add_done_callback(lambda _: self._over.set())
-        try:
-            await self._over.wait()
-        finally:
-            gone.cancel()
-
     def end(self) -> None:
         """End the reply before its document: over HTTP, only closing the connection can do so."""
         self.reset()
-
-    def reset(self) -> None:
-        if self._connection is not None:
-            self._connection.reset()
-        self._over.set()
 
     # The reply.
 
@@ -222,12 +206,12 @@ class _Document:
         truth.first_write_ns = truth.last_write_ns = self._driver.clock()
         truth.note_write(truth.last_write_ns)
         await send_json(self._send, 200, document, [(b"x-request-id", truth.request_id.encode("latin-1"))])
-        self._over.set()
+        self.over.set()
         return False
 
     async def fail(self, message: str) -> None:
         await send_json(self._send, 500, error_object(message))
-        self._over.set()
+        self.over.set()
 
     def stop(self) -> None:
         """Do nothing: nothing is written before the end anyway."""

@@ -25,7 +25,7 @@ from pytest_llmbench.simulator.serving.http_events import (
     error_event,
     parse_response_create,
 )
-from pytest_llmbench.simulator.serving.replies import EventReply, Reply
+from pytest_llmbench.simulator.serving.replies import EventReply, Face, Reply
 
 SOCKET = "socket"
 """Key of the connection's ``state`` under which the WebSocket protocol leaves its :class:`Socket`."""
@@ -92,8 +92,8 @@ class WebSocketFace:
                         code="previous_response_not_found",
                     )
                 request = replace(request, texts=(*context[1], *request.texts))
-            face = _Turn(inbox, self._driver, timings=self._generation.tells_timings)
-            await self._generation.answer_on(face, request, received_ns, asked.request_id)
+            face = _Turn(inbox, self._driver, timings=self._generation.options.server_timings)
+            await self._generation.answer(face, request, received_ns, asked.request_id)
             return face.events.response_id, (*request.texts, face.events.text())
         except RefusalError as refusal:
             self.refused += 1
@@ -153,16 +153,14 @@ class _Inbox:
         self._waiting.put_nowait(None)
 
 
-class _Turn:
-    """The face of one response."""
-
+class _Turn(Face):
     def __init__(self, inbox: _Inbox, driver: EngineDriver, *, timings: bool) -> None:
         self._inbox = inbox
         self._driver = driver
         self._timings = timings
         self._ends_early = False
 
-    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
+    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int], /) -> Reply:
         self.events = ResponseEvents(truth.request_id, int(time.time()), self._driver.config.model)
         if not self._inbox.closed.is_set():
             self._inbox.over.clear()

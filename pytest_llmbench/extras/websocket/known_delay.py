@@ -35,19 +35,16 @@ class WebSocketSide:
                 self._protocol.send_response(self._protocol.accept(event))
             elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
                 writes = message_writes(self._script)
-                self._begin(_request_id(bytes(event.data)), at_ns, self._script, writes.__getitem__)
+                try:
+                    found = json.loads(bytes(event.data))["metadata"]["request_id"]
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    found = ""
+                request_id = found if isinstance(found, str) else ""
+                self._begin(request_id, at_ns, self._script, writes.__getitem__)
         for out in self._protocol.data_to_send():
             if out:
                 self._write(out)
         return not self._protocol.close_expected()
-
-
-def _request_id(message: bytes) -> str:
-    try:
-        found = json.loads(message)["metadata"]["request_id"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return found if isinstance(found, str) else ""
 
 
 @lru_cache(maxsize=256)

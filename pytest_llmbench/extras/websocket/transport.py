@@ -97,9 +97,14 @@ class WebSocket:
             self._note(exchange, read, at_ns, since_ns)
         elif read.messages and self.connection.answered:
             self.connection.shut()  # messages that nobody asked for
-        if self._reader.is_over and self._upgraded:
-            self._closed_ns = at_ns
-            self._stop()
+        if (
+            self._reader.is_over and self._upgraded
+        ):  # it has closed, or sends what is not WebSocket or not for us
+            self._closed_ns, problem = at_ns, self._reader.problem
+            if self._exchange is not None and problem and self._reader.closed is None:
+                self._give_up(self._exchange, End.GARBAGE, problem)
+            else:
+                self.connection.ended(None)
         self._write(self._reader.to_send())
         if self._reader.is_over:
             self.connection.close_link()
@@ -181,14 +186,6 @@ class WebSocket:
         else:
             self.connection.shut()
         exchange.finish(End.COMPLETE, at_ns)
-
-    def _stop(self) -> None:
-        """End the exchange: the server has closed, or what it sends is no WebSocket, or not for us."""
-        exchange, problem = self._exchange, self._reader.problem
-        if exchange is not None and problem and self._reader.closed is None:
-            self._give_up(exchange, End.GARBAGE, problem)
-        else:
-            self.connection.ended(None)
 
     def _give_up(self, exchange: Exchange, end: End, error: str | None = None) -> None:
         self._exchange = None
@@ -292,8 +289,6 @@ def ask(
 
 @dataclass(slots=True)
 class _Talk:
-    """The conversation on one connection."""
-
     sock: PlainSocket
     url: str
     reader: MessageReader
@@ -484,7 +479,11 @@ class MessageReader:
             if isinstance(event, Frame) and event.opcode in _DATA:
                 self._take(event, found)
         frames = [event for event in events if isinstance(event, Frame)]
-        left = self._unfinished + len(data) - sum(map(_size, frames)) if frames == events else 0
+        sizes = (
+            2 + len(frame.data) + next((more for least, more in _LENGTHS if len(frame.data) >= least), 0)
+            for frame in frames
+        )
+        left = self._unfinished + len(data) - sum(sizes) if frames == events else 0
         if 0 < left <= len(data):
             self._of_control = data[-left] & _CONTROL != 0
         self._unfinished = left if self.is_open and left > 0 else 0
@@ -526,9 +525,3 @@ class MessageReader:
 def text_frame(message: bytes) -> bytes:
     """A message as a client sends it: one frame, masked."""
     return Frame(Opcode.TEXT, message).serialize(mask=True)
-
-
-def _size(frame: Frame) -> int:
-    """Length of a frame of a server as it is sent."""
-    length = len(frame.data)
-    return 2 + length + next((more for least, more in _LENGTHS if length >= least), 0)

@@ -37,7 +37,6 @@ class AdapterMemory:
         self._in_batch[adapter] += 1
 
     def _place(self, adapter: str) -> None:
-        """Make it the most recently used one."""
         if adapter not in self._held and len(self._held) >= self._places:
             del self._held[next(each for each in self._held if not self._in_batch[each])]
         self._held.pop(adapter, None)

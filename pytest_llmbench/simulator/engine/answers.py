@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any, Final
 
 from pytest_llmbench.model.reply_checks import (
@@ -131,23 +132,21 @@ class StructuredAnswer:
                 ids = tokenizer.encode(self._text(0))
         pieces = tokenizer.decode_each([[token] for token in ids[:tokens]])
         pieces += [" "] * (tokens - len(pieces))  # behind JSON, white space means nothing
-        text = "".join(pieces)
-        tool = self._tool
+        text, tool = "".join(pieces), ""
+        if self.asked.calls:
+            names = list(parameters_of(self.asked.tools))
+            tool = names[self.number % len(names)] + ("_" if self.broken == "unknown_tool" else "")
         calls = [Call(tool, text)] if tool else []
         check = self.asked.check("" if tool else text, calls, cut=limited and not whole)
         return StructuredReply(tool, tuple(pieces), whole, check)
 
-    @property
-    def _tool(self) -> str:
-        if not self.asked.calls:
-            return ""
-        names = list(parameters_of(self.asked.tools))
-        return names[self.number % len(names)] + ("_" if self.broken == "unknown_tool" else "")
-
     def _text(self, more_words: int) -> str:
-        value = _value(_schema(self.asked, self.number), self.number, _Filler(more_words))
+        """The whole answer, the first of its texts longer by ``more_words``."""
+        schema = _schema(self.asked, self.number)
+        words = iter([1 + more_words])
+        value = _value(schema, self.number, lambda: " ".join(islice(cycle(_WORDS), next(words, 1))))
         if self.broken in ("missing_key", "wrong_type", "unknown_enum"):
-            value = _broken(value, _schema(self.asked, self.number), self.broken)
+            value = _broken(value, schema, self.broken)
         text = compact(value)
         return text[:-1] if self.broken == "not_json" else text
 
@@ -174,29 +173,19 @@ def _schema(asked: StructuredOutput, number: int) -> Mapping[str, Any]:
     return every[number % len(every)]
 
 
-class _Filler:
-    """Makes the words of texts; the first text takes all tokens that there are to fill."""
-
-    def __init__(self, more_words: int) -> None:
-        self._more = more_words
-
-    def text(self) -> str:
-        words, self._more = 1 + self._more, 0
-        return " ".join(_WORDS[at % len(_WORDS)] for at in range(words))
-
-
-def _value(schema: Mapping[str, Any], number: int, filler: _Filler) -> Any:
-    """A value that conforms to the schema: required keys alone, or all where none is required."""
+def _value(schema: Mapping[str, Any], number: int, text: Callable[[], str]) -> Any:
+    """A value that conforms to the schema: required keys alone, or all where none is required. ``text``:
+    makes its texts."""
     if schema.get("enum"):
         return schema["enum"][number % len(schema["enum"])]
     kind = schema["type"]
     if kind == "string":
-        return filler.text()
+        return text()
     if kind != "object":
         return _PLAIN[kind]
     properties = schema.get("properties", {})
     keys = schema.get("required") or list(properties)
-    return {key: _value(properties.get(key, {"type": "string"}), number, filler) for key in keys}
+    return {key: _value(properties.get(key, {"type": "string"}), number, text) for key in keys}
 
 
 def _broken(value: dict[str, Any], schema: Mapping[str, Any], how: str) -> dict[str, Any]:

@@ -64,14 +64,13 @@ class Conducts:
         remembered = key in self._seen
         if options.response_cache:
             self._seen.add(key)
-        if _above(in_flight, options.short_replies_above):
+        short, other = (
+            limit is not None and in_flight > limit
+            for limit in (options.short_replies_above, options.smaller_model_above)
+        )
+        if short:
             ceiling = max(1, int(ceiling * _SHORTENED))
-        other = _above(in_flight, options.smaller_model_above)
         return Conduct(key + _OTHER_MODEL * other, ceiling, remembered, options.canned_first_token)
-
-
-def _above(in_flight: int, limit: int | None) -> bool:
-    return limit is not None and in_flight > limit
 
 
 def _key(prompt: str | Sequence[int]) -> int:

@@ -10,80 +10,75 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.simulator.engine.ranges import SHARE, Range, out_of_range, shown
 
-_ABOVE_ZERO = ("step_base_us", "accelerator_memory_gib", "kv_kib_per_token")
-_ZERO_OR_MORE = (
-    "prefill_us_per_token",
-    "decode_us_per_sequence",
-    "kv_us_per_token",
-    "attention_ns_per_pair",
-    "weights_gib",
-    "swap_us_per_block",
-    "recovery_ms",
-    "draft_share",
-    "think_spread",
-    "input_filter_us",
-    "input_filter_us_per_token",
-    "output_filter_us",
-    "output_filter_us_per_token",
-    "media_encoder_us_per_token",
-    "adapter_load_ms",
-    "adapter_us",
-)
-_SHARES = ("acceptance", "overthinking_detected", "input_refusal_share", "output_refusal_share")
-_OF_SPECULATION = ("speculative_tokens", "acceptance", "draft_share")
-_LEAST = {
-    "max_num_seqs": 1,
-    "context_limit_tokens": 2,
-    "default_max_tokens": 1,
-    "speculative_tokens": 0,
-    "seed": 0,
-    "accelerator_count": 1,
-    "kv_block_tokens": 1,
-    "kv_blocks": 1,
-    "output_filter_window_tokens": 1,
-    "adapters": 0,
-}
-_LEAST_OR_NONE = {
-    "eos_mean_tokens": 1,
-    "max_waiting": 1,
-    "max_think_seqs": 1,
-    "think_mean_tokens": 1,
-    "think_budget_tokens": 1,
-    "think_hard_cap_tokens": 1,
-    "max_adapters": 1,
-}
 _ENCODER_US = 50.0
 _OF_ADAPTERS = ("max_adapters", "adapter_load_ms", "adapter_us")
+_OF_SPECULATION = ("speculative_tokens", "acceptance", "draft_share")
+_RANGES: Mapping[str, Range] = {
+    **dict.fromkeys(("step_base_us", "accelerator_memory_gib", "kv_kib_per_token"), Range(above=True)),
+    **dict.fromkeys(
+        (
+            "prefill_us_per_token",
+            "decode_us_per_sequence",
+            "kv_us_per_token",
+            "attention_ns_per_pair",
+            "weights_gib",
+            "swap_us_per_block",
+            "recovery_ms",
+            "draft_share",
+            "think_spread",
+            "input_filter_us",
+            "input_filter_us_per_token",
+            "output_filter_us",
+            "output_filter_us_per_token",
+            "media_encoder_us_per_token",
+            "adapter_load_ms",
+            "adapter_us",
+            "speculative_tokens",
+            "seed",
+            "adapters",
+        ),
+        Range(),
+    ),
+    **dict.fromkeys(
+        ("acceptance", "overthinking_detected", "input_refusal_share", "output_refusal_share"), SHARE
+    ),
+    "output_kv_share": Range(most=1, below=True),
+    "context_limit_tokens": Range(2),
+    **dict.fromkeys(
+        (
+            "max_num_seqs",
+            "default_max_tokens",
+            "accelerator_count",
+            "kv_block_tokens",
+            "kv_blocks",
+            "output_filter_window_tokens",
+        ),
+        Range(1),
+    ),
+    **dict.fromkeys(
+        (
+            "eos_mean_tokens",
+            "max_waiting",
+            "max_think_seqs",
+            "think_mean_tokens",
+            "think_budget_tokens",
+            "think_hard_cap_tokens",
+            "max_adapters",
+        ),
+        Range(1, or_none=True),
+    ),
+}
 
 
 def impossible_figures(figures: Mapping[str, Any]) -> list[str]:
     """The mistakes in these fields of an EngineConfig, given by name; empty if there are none."""
-    mistakes = list(_out_of_range(figures))
+    mistakes = out_of_range(figures, _RANGES)
     if not mistakes:  # the sums below would only repeat that a figure is wrong
         mistakes += [*_step_too_small(figures), *_memory_too_small(figures), *_without_effect(figures)]
     return mistakes
-
-
-def _out_of_range(figures: Mapping[str, Any]) -> Iterator[str]:
-    for name in _ABOVE_ZERO:
-        if not (math.isfinite(figures[name]) and figures[name] > 0):
-            yield f"{name} is {figures[name]:g}; it must be above 0"
-    for name in _ZERO_OR_MORE:
-        if not (math.isfinite(figures[name]) and figures[name] >= 0):
-            yield f"{name} is {figures[name]:g}; it must be 0 or more"
-    for name in _SHARES:
-        if not 0 <= figures[name] <= 1:
-            yield f"{name} is {figures[name]:g}; it must be a share from 0 to 1"
-    if not 0 <= figures["output_kv_share"] < 1:
-        yield f"output_kv_share is {figures['output_kv_share']:g}; it must be 0 or more and below 1"
-    for name, least in _LEAST.items():
-        if figures[name] < least:
-            yield f"{name} is {figures[name]}; it must be {least} or more"
-    for name, least in _LEAST_OR_NONE.items():
-        value = figures[name]
-        if value is not None and not (math.isfinite(value) and value >= least):
-            yield f"{name} is {value:g}; it must be {least} or more, or none"
 
 
 def _step_too_small(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -115,15 +110,16 @@ def _memory_too_small(figures: Mapping[str, Any]) -> Iterator[str]:
         open_blocks = think_blocks(blocks, figures["output_kv_share"])
         if open_blocks < needed:
             yield (
-                f"output_kv_share {figures['output_kv_share']:g} leaves {open_blocks} of {blocks} blocks to "
-                f"sequences that think, and one that fills the context needs {needed}"
+                f"output_kv_share {shown(figures['output_kv_share'])} leaves {open_blocks} of {blocks} "
+                f"blocks to sequences that think, and one that fills the context needs {needed}"
             )
     cache_gib = blocks * block * figures["kv_kib_per_token"] / 2**20
     memory_gib = figures["accelerator_memory_gib"] * figures["accelerator_count"]
     if figures["weights_gib"] + cache_gib > memory_gib:
         yield (
-            f"{figures['weights_gib']:g} GiB of weights and {cache_gib:.1f} GiB of KV cache ({blocks} blocks "
-            f"of {block} tokens) exceed the {memory_gib:g} GiB of the accelerators"
+            f"{quantity(figures['weights_gib'], 'GiB')} of weights and {quantity(cache_gib, 'GiB')} of KV "
+            f"cache ({blocks} blocks of {block} tokens) exceed the {quantity(memory_gib, 'GiB')} of the "
+            "accelerators"
         )
 
 
@@ -133,7 +129,7 @@ def _without_effect(figures: Mapping[str, Any]) -> Iterator[str]:
     if figures["scheduler"] != "phase":
         for name in ("max_think_seqs", "output_kv_share"):
             if figures[name] not in (None, 0.0):
-                yield f"{name} is {figures[name]:g}, but only scheduler=phase tells think from output"
+                yield f"{name} is {shown(figures[name])}, but only scheduler=phase tells think from output"
     if figures["think_mean_tokens"] is None:
         for name in ("think_budget_tokens", "think_hard_cap_tokens"):
             if figures[name] is not None:
@@ -141,7 +137,7 @@ def _without_effect(figures: Mapping[str, Any]) -> Iterator[str]:
     if not figures["adapters"]:
         for name in _OF_ADAPTERS:
             if figures[name]:
-                yield f"{name} is {figures[name]:g}, but the engine has no adapters: adapters is 0"
+                yield f"{name} is {shown(figures[name])}, but the engine has no adapters: adapters is 0"
 
 
 def think_blocks(blocks: int, output_kv_share: float) -> int:
@@ -382,13 +378,15 @@ class PowerOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, float | int) and not (math.isfinite(value) and value >= 0):
-                found.append(f"{each.name} is {value:g}; it must be 0 or more")
-            elif self.idle_w is None and value != each.default:
-                found.append(f"{each.name} is {value}, but without idle_w nothing is known of power")
+        found = out_of_range(
+            self, {each.name: Range(or_none=True) for each in fields(self) if each.name != "power_fault"}
+        )
+        if self.idle_w is None:
+            found += [
+                f"{each.name} is {value}, but without idle_w nothing is known of power"
+                for each in fields(self)
+                if (value := getattr(self, each.name)) != each.default
+            ]
         return found
 
 
@@ -409,8 +407,11 @@ class CheatOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        return [
-            f"{name} is {value}; it must be 0 or more"
-            for name in ("known_prompts", "short_replies_above", "smaller_model_above")
-            if (value := getattr(self, name)) is not None and value < 0
-        ]
+        return out_of_range(
+            self,
+            {
+                "known_prompts": Range(),
+                "short_replies_above": Range(or_none=True),
+                "smaller_model_above": Range(or_none=True),
+            },
+        )

@@ -99,10 +99,9 @@ class Engine:
         """Whether there is nothing to do, or nothing before a transfer of blocks has ended."""
         if self._decoding or self._prefilling or self._received:
             return False
-        return not self._queued or self._blocked()
-
-    def _blocked(self) -> bool:
-        """Whether the head of the queue waits for blocks that are being sent or received."""
+        if not self._queued:
+            return True
+        # The head of the queue may wait for blocks that are being sent or received.
         head = self._waiting.head() if self._sending or self._reserved else None
         return head is not None and not self._memory.fits(head, head.prompt_tokens + head.given_before)
 
@@ -151,22 +150,13 @@ class Engine:
 
     def _number(self, sequence: EngineSequence) -> None:
         """Give a sequence that comes in its number, and draw its lengths from the laws."""
-        self._draw_lengths(sequence)
-        sequence.thinking = still_thinks(sequence)
-        sequence.ticket = self._submitted
-        self._submitted += 1
-        self._drafts.draw(sequence)
-        self._memory.identify(sequence)
-
-    def _draw_lengths(self, sequence: EngineSequence) -> None:
         thoughts, reason = self._thoughts.draw()
         if thoughts and not (sequence.thinks and sequence.generates):
             thoughts, reason = 0, None
         if not sequence.generates:
             self._law.skip()
             sequence.output_tokens = 1
-            return
-        if thoughts >= sequence.max_tokens:
+        elif thoughts >= sequence.max_tokens:
             self._law.skip()
             sequence.think_tokens = sequence.output_tokens = sequence.max_tokens
             sequence.finish_reason = "length"
@@ -176,12 +166,17 @@ class Engine:
             )
             sequence.think_tokens, sequence.think_reason = thoughts, reason
             sequence.output_tokens = thoughts + answer
-        cut = self.guardrails.cut(sequence.output_tokens)
+        cut = self.guardrails.cut(sequence.output_tokens) if sequence.generates else None
         if cut is not None:
             sequence.output_tokens, sequence.withheld_tokens = cut
             sequence.finish_reason = "content_filter"
             if sequence.output_tokens <= sequence.think_tokens:
                 sequence.think_tokens, sequence.think_reason = sequence.output_tokens, None
+        sequence.thinking = still_thinks(sequence)
+        sequence.ticket = self._submitted
+        self._submitted += 1
+        self._drafts.draw(sequence)
+        self._memory.identify(sequence)
 
     def abort(self, sequence: EngineSequence) -> bool:
         """Remove a sequence, wherever it is. Returns False if it has finished already, or was never
@@ -189,7 +184,21 @@ class Engine:
         if sequence in self._decoding or sequence in self._prefilling:
             self._take_out(sequence)
             return True
-        return self._waiting.discard(sequence) or self._abort_between(sequence)
+        if self._waiting.discard(sequence):
+            return True
+        if sequence in self._expected:
+            del self._expected[sequence]
+            return True
+        if sequence in self._received:
+            self._received.remove(sequence)
+        elif sequence in self._reserved:
+            del self._reserved[sequence]
+        elif sequence in self._sending:
+            del self._sending[sequence]
+        else:
+            return False
+        self._memory.free(sequence, self._next_step)
+        return True
 
     # -- prefill in one engine, decode in another ------------------------------------------------------
 
@@ -246,22 +255,6 @@ class Engine:
             del self._sending[sequence]
             self._memory.free(sequence, self._next_step)
 
-    def _abort_between(self, sequence: EngineSequence) -> bool:
-        """Remove a sequence that is between two engines."""
-        if sequence in self._expected:
-            del self._expected[sequence]
-            return True
-        if sequence in self._received:
-            self._received.remove(sequence)
-        elif sequence in self._reserved:
-            del self._reserved[sequence]
-        elif sequence in self._sending:
-            del self._sending[sequence]
-        else:
-            return False
-        self._memory.free(sequence, self._next_step)
-        return True
-
     def load_adapter(self, name: str) -> None:
         """Load an adapter now, as a call asks for it: the next step of a working engine waits for it."""
         if self._adapters is not None:
@@ -290,9 +283,17 @@ class Engine:
             return result
         if self.config.out_of_memory == "engine":
             return self._crash(index)
-        failed = self._fail_some(index)
+        failed = []
+        while not self._memory.grow(index):  # the last to join that needs a block fails first
+            short = self._memory.think_tier_short(index)
+            needy = (s for s in self._decoding if self._memory.needs_block(s, index))
+            victim = max(needy, key=lambda s: (short and s.thinking, s.joined))
+            self._take_out(victim)
+            victim.finish_reason = "error"
+            failed.append(victim)
+        self.totals.failed += len(failed)
         result = self._work(index, admit=True)
-        result.failed = failed
+        result.failed = tuple(failed)
         return result
 
     def glide(
@@ -330,7 +331,6 @@ class Engine:
         return now_ns, self._end_step(index - 1) if index - 1 in ends else ()
 
     def _work(self, index: int, admit: bool) -> StepResult:
-        """Work out the step, once the sequences that decode have their blocks."""
         admitted: list[EngineSequence] = []
         resumed: tuple[EngineSequence, ...] = ()
         if admit and (self._queued or self._received):
@@ -338,7 +338,11 @@ class Engine:
         decoded = list(self._decoding)
         decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
         first_tokens: list[EngineSequence] = []
-        counts = self._verified(decoded, index) if self._speculates else []
+        counts: list[int] = []
+        if self._speculates:
+            drafts = (accepted for sequence in decoded if (accepted := sequence.draft_of(index)) >= 0)
+            self.totals.drafts.update(drafts)
+            counts = [s.given_tokens(index + 1) - s.given_tokens(index) for s in decoded]
         self._decoding_kv_tokens += sum(counts) if counts else decoding
         if self._prefilling:
             prefill_tokens, prefix_tokens, pairs = self._prefill(
@@ -360,34 +364,17 @@ class Engine:
             self.totals.generated_tokens += sequence.generates
         answering = self._answers.pop(index, [])
         finished = self._end_step(index)
+        # fmt: off
         # By place: by name it takes half as long again.
-        result = StepResult(
-            index,
-            duration_ns,
-            prefill_tokens,
-            kv_tokens,
-            admitted,
-            first_tokens,
-            decoded,
-            finished,
-            answering,
-            (),
-            resumed,
+        return StepResult(
+            index, duration_ns, prefill_tokens, kv_tokens, admitted, first_tokens, decoded, finished,
+            answering, (), resumed, (), counts,
         )
-        result.counts = counts
-        return result
-
-    def _verified(self, decoded: Sequence[EngineSequence], index: int) -> list[int]:
-        """Count the drafts of the step; returns the number of tokens that each sequence gets."""
-        self.totals.drafts.update(
-            accepted for sequence in decoded if (accepted := sequence.draft_of(index)) >= 0
-        )
-        return [sequence.given_tokens(index + 1) - sequence.given_tokens(index) for sequence in decoded]
+        # fmt: on
 
     # -- making room -----------------------------------------------------------------------------------
 
     def _preempt(self, index: int) -> tuple[Preemption, ...]:
-        """Take sequences out of the batch until the others have the blocks they need."""
         events = []
         protect = self.config.scheduler == "phase"
         while not self._memory.grow(index):
@@ -409,20 +396,6 @@ class Engine:
         self.totals.lost_tokens += sum(event.lost_tokens for event in events)
         self.totals.critical_evictions += sum(event.critical for event in events)
         return tuple(events)
-
-    def _fail_some(self, index: int) -> tuple[EngineSequence, ...]:
-        """Fail sequences that need a block, the last to join first, until the rest have enough; returns the
-        failed ones."""
-        failed = []
-        while not self._memory.grow(index):
-            short = self._memory.think_tier_short(index)
-            needy = (s for s in self._decoding if self._memory.needs_block(s, index))
-            victim = max(needy, key=lambda s: (short and s.thinking, s.joined))
-            self._take_out(victim)
-            victim.finish_reason = "error"
-            failed.append(victim)
-        self.totals.failed += len(failed)
-        return tuple(failed)
 
     def _crash(self, index: int) -> StepResult:
         """The step of a crash: everything in the engine fails, what waits included, and the cache is empty
@@ -476,7 +449,6 @@ class Engine:
         return admitted, tuple(resumed)
 
     def _has_adapter(self, sequence: EngineSequence) -> bool:
-        """Whether the adapter of the sequence is in memory, or finds a place there."""
         return self._adapters is None or self._adapters.fits(sequence.adapter)
 
     def _adapters_us(self) -> float:

@@ -3,21 +3,22 @@ quirks of real servers. Pure: it only decides, the server carries the faults out
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.reply_checks import StructuredOutput
 from pytest_llmbench.simulator.engine.config import CheatOptions, EngineConfig
-from pytest_llmbench.simulator.engine.request import RefusalError
+from pytest_llmbench.simulator.engine.ranges import SHARE, Range, out_of_range
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.answers import QuestionAnswer, StructuredAnswer
     from pytest_llmbench.simulator.engine.cheats import Conduct, Conducts
-    from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
 FaultKind = Literal[
@@ -39,8 +40,18 @@ FaultKind = Literal[
 
 ProfilerState = Literal["works", "absent", "fails", "hangs"]
 
+ALL_FAULTS: frozenset[FaultKind] = frozenset(get_args(FaultKind))
 REFUSALS: frozenset[FaultKind] = frozenset({"http_error", "rate_limit", "overloaded"})
 """Faults that answer with an HTTP error status instead of a reply."""
+STRIKES: Mapping[FaultKind, tuple[Outcome, str]] = {
+    "in_band_error": (Outcome.IN_BAND_ERROR, "an error inside the stream (a fault of the scenario)"),
+    "reset": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario)"),
+    "half_close": (Outcome.DISCONNECTED, "the connection was closed (a fault of the scenario)"),
+    "crash": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario: crash)"),
+    "truncate": (Outcome.TRUNCATED, "the stream ended without a terminal event (a fault of the scenario)"),
+}
+"""Faults that end a reply in mid-stream, whatever its bytes look like, with the outcome and the error that a
+client records."""
 TRANSPORT_FAULTS: frozenset[FaultKind] = frozenset({"reset", "half_close", "crash"})
 """Faults that act on the connection itself."""
 WHOLE_REPLY_FAULTS: frozenset[FaultKind] = frozenset({"drip", "buffering"})
@@ -94,28 +105,64 @@ class FaultOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = []
-        for name in ("fault_rate", "schema_fault_rate", "wrong_answer_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                found.append(f"{name} is {getattr(self, name):g}; it must be from 0 to 1")
-        if not 400 <= self.fault_status <= 599:
-            found.append(f"fault_status is {self.fault_status}; it must be from 400 to 599")
+        found = out_of_range(
+            self,
+            {
+                **dict.fromkeys(("fault_rate", "schema_fault_rate", "wrong_answer_rate"), SHARE),
+                "fault_status": Range(400, 599),
+                **dict.fromkeys(
+                    ("fault_from", "fault_count", "fault_after_tokens", "wrong_answers_above"), Range()
+                ),
+                **dict.fromkeys(("retry_after_s", "stall_ms", "drip_ms"), Range()),
+                "huge_line_mib": Range(0, 256, above=True),
+            },
+        )
         if self.full_status not in (429, 503):
             found.append(f"full_status is {self.full_status}; it must be 429 or 503")
-        for name in ("fault_from", "fault_count", "fault_after_tokens", "wrong_answers_above"):
-            if getattr(self, name) < 0:
-                found.append(f"{name} is {getattr(self, name)}; it must be 0 or more")
-        for name in ("retry_after_s", "stall_ms", "drip_ms"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                found.append(f"{name} is {value:g}; it must be 0 or more")
-        if not 0.0 < self.huge_line_mib <= 256.0:
-            found.append(f"huge_line_mib is {self.huge_line_mib:g}; it must be above 0 and at most 256")
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What becomes of a request that is admitted."""
+
+    fault: FaultKind | None
+    ceiling: int
+    """Most tokens of its reply."""
+    conduct: Conduct | None
+    """How the engine deals with it; None where nobody asks for its words and the engine is honest."""
+    answer: StructuredAnswer | QuestionAnswer | None
+    """The answer to a request for structured output, or to a question; None for any other."""
+
+    def sequence(
+        self,
+        asked: GenerationRequest,
+        prompt_tokens: int,
+        *,
+        request_id: str = "",
+        token_ids: Sequence[int] | None,
+        prefix_hashes: tuple[int, ...] | None = None,
+    ) -> EngineSequence:
+        """The engine's sequence for the request."""
+        least = 0 if self.answer is None else min(self.answer.least_tokens, self.ceiling)
+        return EngineSequence(
+            request_id,
+            prompt_tokens,
+            self.ceiling,
+            min_tokens=max(asked.min_tokens, least),
+            ignore_eos=asked.ignore_eos,
+            priority=asked.priority,
+            thinks=asked.thinks,
+            generates=asked.generates,
+            adapter=asked.adapter,
+            token_ids=token_ids,
+            prefix_hashes=prefix_hashes,
+        )
+
+
 class FaultSchedule:
-    """Draws, for each request in order of arrival, the fault that happens to it."""
+    """Admits requests, served and in replay alike: draws, for each in order of arrival, the fault that
+    happens to it, and how it is answered."""
 
     def __init__(
         self,
@@ -133,6 +180,46 @@ class FaultSchedule:
         self.given = 0
         """Number of faults injected so far."""
 
+    def admit(
+        self,
+        asked: GenerationRequest,
+        prompt_tokens: int,
+        config: EngineConfig,
+        in_flight: int,
+        *,
+        prompt: str | Sequence[int] | None,
+        question: str | None = None,
+        structured: StructuredOutput | None = None,
+        possible: frozenset[FaultKind] = ALL_FAULTS,
+    ) -> Admitted:
+        """Admit the next request. RefusalError if it is refused: it does not fit, by its fault, or with 501
+        where that is none of the ``possible`` ones.
+
+        ``in_flight``: requests in flight, this one among them. ``prompt``: None where an honest engine's
+        words do not matter. ``question``: the right answer to the question that it asks; None: it asks none.
+        """
+        ceiling = asked.ceiling(prompt_tokens, config)
+        fault = self.next()
+        if fault is not None and fault not in possible:
+            raise RefusalError(501, f"the fault {fault!r} of the scenario cannot be given on this connection")
+        if fault in REFUSALS:
+            raise refusal_of(fault, self.options)
+        conduct: Conduct | None = None
+        answer: StructuredAnswer | QuestionAnswer | None = None
+        if prompt is not None:
+            if self._conducts is None:
+                from pytest_llmbench.simulator.engine.cheats import Conducts  # few replays need words
+
+                self._conducts = Conducts(self._cheats)
+            conduct = self._conducts.of(prompt, ceiling, in_flight)
+            ceiling = conduct.ceiling
+        if question is not None:
+            answer = self._answer_question(question, in_flight)
+            ceiling = min(ceiling, answer.least_tokens)
+        if structured is not None:
+            answer = self._answer_in_form(structured)
+        return Admitted(fault, ceiling, conduct, answer)
+
     def next(self) -> FaultKind | None:
         """The fault of the next request; None: none. The draw does not depend on the faults of earlier
         requests."""
@@ -149,8 +236,7 @@ class FaultSchedule:
         self.given += 1
         return draw.choice(options.fault)
 
-    def answer(self, asked: StructuredOutput) -> StructuredAnswer:
-        """The answer to the next request for structured output, broken or not."""
+    def _answer_in_form(self, asked: StructuredOutput) -> StructuredAnswer:
         # Imported here: few loads ask for a form.
         from pytest_llmbench.simulator.engine.answers import StructuredAnswer, breaks_of
 
@@ -160,18 +246,7 @@ class FaultSchedule:
         possible = breaks_of(asked, number) if draw.random() < self.options.schema_fault_rate else []
         return StructuredAnswer(asked, number, draw.choice(possible) if possible else "")
 
-    def conduct(self, prompt: str | Sequence[int], ceiling: int, in_flight: int) -> Conduct:
-        """The conduct towards the next request, of ``ceiling`` tokens at most. ``in_flight``: requests in
-        flight, this one among them."""
-        if self._conducts is None:
-            from pytest_llmbench.simulator.engine.cheats import Conducts  # few replays need words
-
-            self._conducts = Conducts(self._cheats)
-        return self._conducts.of(prompt, ceiling, in_flight)
-
-    def answer_question(self, answer: str, in_flight: int) -> QuestionAnswer:
-        """The answer to the next question, right or wrong. ``in_flight``: requests in flight, this one
-        among them."""
+    def _answer_question(self, answer: str, in_flight: int) -> QuestionAnswer:
         from pytest_llmbench.simulator.engine.answers import QuestionAnswer, wrong_answer
 
         draw = random.Random(f"answers {self._seed} {self._questions}")
@@ -259,12 +334,13 @@ class StreamOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = []
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                found.append(f"{name} is {getattr(self, name)}; it must be {least} or more")
-        if not (math.isfinite(self.comment_ms) and self.comment_ms >= 0):
-            found.append(f"comment_ms is {self.comment_ms:g}; it must be 0 or more")
+        found = out_of_range(
+            self,
+            {
+                **dict.fromkeys(("blank_every", "lead_reasoning_tokens", "comment_ms"), Range()),
+                **dict.fromkeys(("tokens_per_chunk", "events_per_write", "writes_per_event"), Range(1)),
+            },
+        )
         if self.events_per_write > 1 and self.writes_per_event > 1:
             found.append("events_per_write and writes_per_event contradict each other; choose one")
         return found
@@ -276,12 +352,3 @@ class StreamOptions:
         for step in count(1):
             made = sequence.made
             yield self.tokens_per_chunk if made is None else made[step] - made[step - 1]
-
-
-_LEAST = {
-    "blank_every": 0,
-    "tokens_per_chunk": 1,
-    "events_per_write": 1,
-    "writes_per_event": 1,
-    "lead_reasoning_tokens": 0,
-}

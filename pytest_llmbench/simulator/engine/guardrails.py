@@ -70,10 +70,6 @@ class Guardrails:
         figures = self._config
         return round((figures.output_filter_us + figures.output_filter_us_per_token * tokens) * 1000)
 
-    def open_release(self) -> Release:
-        """A new output filter stage for one answer, to be fed token by token."""
-        return Release(self)
-
     @property
     def window_tokens(self) -> int:
         """Number of tokens checked together; 1 when nothing is held back."""
@@ -81,7 +77,6 @@ class Guardrails:
 
     def released_ns(self, token_ns: NDArray[np.int64]) -> NDArray[Any]:
         """The instants at which the tokens of a whole answer are released, given when each was computed.
-        Gives the same instants as ``Release``.
 
         Window i leaves at r_i = max(c_i, r_(i-1)) + check_i, c_i the instant of its last token.
         """
@@ -90,12 +85,10 @@ class Guardrails:
         window, count = self.window_tokens, len(token_ns)
         if not self.holds or count == 0:
             return token_ns
-        released, free_ns, whole_ns = [], 0, self.check_ns(window)
-        for at_ns in token_ns[window - 1 :: window].tolist():
-            free_ns = max(at_ns, free_ns) + whole_ns
-            released.append(free_ns)
+        release = Release(self)
+        released = [release.window(at_ns, window) for at_ns in token_ns[window - 1 :: window].tolist()]
         if rest := count % window:
-            released.append(max(int(token_ns[-1]), free_ns) + self.check_ns(rest))
+            released.append(release.window(int(token_ns[-1]), rest))
         return np.repeat(np.array(released, dtype=np.int64), window)[:count]
 
 
@@ -115,6 +108,11 @@ class Release:
         self._held += 1
         if self._held < self._guardrails.window_tokens and not last:
             return None
-        self._free_ns = max(at_ns, self._free_ns) + self._guardrails.check_ns(self._held)
-        self._held = 0
+        held, self._held = self._held, 0
+        return self.window(at_ns, held)
+
+    def window(self, at_ns: int, tokens: int) -> int:
+        """Check a window of so many tokens, the last of which was computed at ``at_ns``; returns when they
+        may leave."""
+        self._free_ns = max(at_ns, self._free_ns) + self._guardrails.check_ns(tokens)
         return self._free_ns

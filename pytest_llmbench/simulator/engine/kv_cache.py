@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from pytest_llmbench.simulator.engine.config import EngineConfig, think_blocks
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -66,16 +67,8 @@ class PrefixCache:
         """How many of these kept blocks nobody uses at present."""
         return sum(map(self._unused.__contains__, hashes))
 
-    def acquire(self, block: int) -> bool:
-        """Add a user to a block. Returns False if the block was not kept: then it is now, with one user."""
-        count = self._references.get(block)
-        self._references[block] = 1 if count is None else count + 1
-        self._unused.pop(block, None)
-        self._stale.discard(block)  # somebody has computed it anew
-        return count is not None
-
-    def acquire_computed(self, hashes: Sequence[int]) -> None:
-        """:meth:`acquire` several blocks one after the other, whether they are kept or not."""
+    def acquire(self, hashes: Sequence[int]) -> None:
+        """Add a user to blocks, those that :meth:`hits` has found or others, which are kept from now on."""
         references, unused, stale = self._references, self._unused, self._stale
         for block in hashes:
             count = references.get(block)
@@ -84,18 +77,9 @@ class PrefixCache:
                 continue
             references[block] = count + 1
             if not count:
-                unused.pop(block, None)
-            if stale:
-                stale.discard(block)
-
-    def acquire_kept(self, hashes: Sequence[int]) -> None:
-        """Add a user to blocks that :meth:`hits` has found."""
-        references, unused = self._references, self._unused
-        for block in hashes:
-            count = references[block]
-            if not count:
                 del unused[block]
-            references[block] = count + 1
+            if stale:
+                stale.discard(block)  # somebody has computed it anew
 
     def release(self, hashes: Sequence[int]) -> None:
         """Take one user from these blocks. The last block is evicted first, as beginnings are shared more
@@ -209,20 +193,14 @@ class KVCache:
     def _rows(self, sequence: EngineSequence) -> Iterable[int]:
         """The entries of the table in which it takes a block each; an entry may come several times."""
         if sequence.made is not None:
-            return self._steps_with_blocks(sequence)
+            first, last = sequence.span_start + 1, sequence.last_step
+            assert last is not None
+            held = [self.holding(sequence, step) for step in range(first, last + 2)]
+            return [first + n for n, (a, b) in enumerate(pairwise(held)) for _ in range(b - a)]
         # The step with g tokens given before it stores token prompt + g, the first of a block if it is 1 more
         # than a multiple of block_tokens; g = given_before + (step - span_start).
         row = sequence.span_start - sequence.given_before + 1 - sequence.prompt_tokens
         return (row % self._period,)
-
-    def _steps_with_blocks(self, sequence: EngineSequence) -> Iterable[int]:
-        first, last = sequence.span_start + 1, sequence.last_step
-        assert last is not None
-        held = self.holding(sequence, first)
-        for step in range(first, last + 1):
-            after = self.holding(sequence, step + 1)
-            yield from (step for _ in range(after - held))
-            held = after
 
     def begin_decoding(self, sequence: EngineSequence) -> None:
         """Let a sequence take its blocks as it grows, from now on. Call it after its span has begun."""
@@ -291,7 +269,7 @@ class KVCache:
         if taken > self.available or held_by_thinking > self._think_limit:
             return None
         if self.prefix is not None:
-            self.prefix.acquire_kept(hashes[:hits])
+            self.prefix.acquire(hashes[:hits])
         sequence.shared_blocks = hits
         self._held_by_thinking = held_by_thinking
         self._take(blocks - hits)
@@ -307,7 +285,7 @@ class KVCache:
         hashes = self._shareable(sequence)
         computed = min(sequence.prefilled_tokens // self.block_tokens, len(hashes))
         fresh = hashes[sequence.shared_blocks : computed]
-        self.prefix.acquire_computed(fresh)
+        self.prefix.acquire(fresh)
         self._private -= len(fresh)
         sequence.shared_blocks = max(sequence.shared_blocks, computed)
 

@@ -103,14 +103,14 @@ class EngineLoop(Generic[C, R]):
         """Note that sequences have failed at the beginning of a step. To tell who waits for them is the
         driver's part."""
         if step.crashed:
-            self.take_down(replica, now_ns + step.duration_ns)
+            self.crash(replica, now_ns)
 
     def pass_on(self, replica: R, step: StepResult, now_ns: int) -> None:
         """Pass on the prompts that a step completed as it ended."""
 
-    def take_down(self, replica: R, until_ns: int) -> None:
-        """Put an engine that has crashed out of service."""
-        replica.down_until_ns = until_ns
+    def crash(self, replica: R, now_ns: int) -> None:
+        """Put an engine that has crashed out of service for as long as it takes to recover."""
+        replica.down_until_ns = now_ns + round(replica.engine.config.recovery_ms * 1e6)
         self.down_until_ns = min(each.down_until_ns for each in self.replicas)
 
     def drop(self, client: C) -> bool:

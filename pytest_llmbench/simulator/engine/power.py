@@ -53,7 +53,6 @@ class EnergyCurve:
         return (self.joules(to_ns) - self.joules(from_ns)) / (to_ns - from_ns) * 1e9
 
     def _watts(self, place: int) -> float:
-        """Power from a point on."""
         if place + 1 == len(self.at_ns):
             return self.idle_w
         took_ns = self.at_ns[place + 1] - self.at_ns[place]

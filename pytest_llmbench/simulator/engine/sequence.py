@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
@@ -41,19 +41,15 @@ class OutputLengthLaw:
         uniform = self._random.random()
         if self._mean is None or ignore_eos:
             return max_tokens, "length"
-        drawn = max(_geometric(uniform, self._mean), min_tokens)
+        geometric = 1
+        if self._mean > 1.0:
+            geometric += int(math.log1p(-uniform) / math.log1p(-1.0 / self._mean))
+        drawn = max(geometric, min_tokens)
         return (drawn, "stop") if drawn < max_tokens else (max_tokens, "length")
 
     def skip(self) -> None:
         """Skip a sequence whose length is decided otherwise; those after it keep theirs."""
         self._random.random()
-
-
-def _geometric(uniform: float, mean: float) -> int:
-    """The geometric number (1, 2, …) of the given mean at the quantile ``uniform`` in [0, 1)."""
-    if mean <= 1.0:
-        return 1
-    return 1 + int(math.log1p(-uniform) / math.log1p(-1.0 / mean))
 
 
 ThinkReason = Literal["converged", "overthinking", "hard_cap"]
@@ -87,9 +83,12 @@ class ThinkLaw:
         if self._mean is None:
             return 0, None
         length_quantile, detection = self._random.random(), self._random.random()
-        natural = _lognormal(length_quantile, self._mean, self._spread)
-        cap = self._hard_cap
-        budget = self._budget
+        cap, budget, sigma = self._hard_cap, self._budget, self._spread
+        natural = max(1, round(self._mean))
+        if sigma != 0.0:
+            # inv_cdf is defined in the open interval only; random() may give exactly 0
+            standard = _STANDARD.inv_cdf(max(length_quantile, 2.0**-53))
+            natural = max(1, round(self._mean * math.exp(sigma * standard - sigma * sigma / 2.0)))
         reaches_budget = budget is not None and natural > budget and (cap is None or budget <= cap)
         if budget is not None and reaches_budget and detection < self._detected:
             return budget, "overthinking"
@@ -98,25 +97,12 @@ class ThinkLaw:
         return natural, "converged"
 
 
-def _lognormal(quantile: float, mean: float, sigma: float) -> int:
-    """The lognormal number of the given mean at ``quantile``, rounded, at least 1."""
-
-    if sigma == 0.0:
-        return max(1, round(mean))
-    # inv_cdf is defined in the open interval only; random() may give exactly 0
-    standard = _STANDARD.inv_cdf(max(quantile, 2.0**-53))
-    return max(1, round(mean * math.exp(sigma * standard - sigma * sigma / 2.0)))
-
-
 class DraftLaw:
     """Draws how many guessed tokens of each draft are accepted, reply by reply, from one seed."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._guessed, self._acceptance, self._seed = (
-            config.speculative_tokens,
-            config.acceptance,
-            config.seed,
-        )
+        self._guessed, self._acceptance = config.speculative_tokens, config.acceptance
+        self._seed = config.seed
 
     def draw(self, sequence: EngineSequence) -> None:
         """Draw what comes of each draft of a sequence whose lengths are known and whose ticket is given.
@@ -300,19 +286,13 @@ class EngineSequence:
     def close_span(self, next_step: int) -> None:
         """Close the span: the step before ``next_step`` was its last."""
         if next_step > self.span_start:
-            given = self.given_tokens(next_step)
-            self.spans += self._steps_of_tokens(next_step)
-            self.steps_before += next_step - self.span_start
-            self.given_before = given
+            steps = range(self.span_start, next_step)
+            if self.made is None:
+                self.spans.append(steps)
+            else:  # the steps of its tokens one by one
+                given = [self.given_before, *(self.given_tokens(step + 1) for step in steps)]
+                for step, before, after in zip(steps, given, given[1:], strict=False):
+                    self.spans += [range(step, step + 1)] * (after - before)
+            self.given_before = self.given_tokens(next_step)
+            self.steps_before += len(steps)
         self.span_start = -1
-
-    def _steps_of_tokens(self, next_step: int) -> Iterator[range]:
-        if self.made is None:
-            yield range(self.span_start, next_step)
-            return
-        given = self.given_before
-        for step in range(self.span_start, next_step):
-            after = self.given_tokens(step + 1)
-            for _ in range(after - given):
-                yield range(step, step + 1)
-            given = after

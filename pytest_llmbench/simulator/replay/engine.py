@@ -40,11 +40,11 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule, StreamOptions
+from pytest_llmbench.simulator.engine.faults import REFUSALS, STRIKES, FaultSchedule, StreamOptions
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
-from pytest_llmbench.simulator.replay.load import DELAYS, STRIKES, Arrivals, Delays, PlannedJobs
+from pytest_llmbench.simulator.replay.load import DELAYS, Arrivals, Delays, PlannedJobs
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
-from pytest_llmbench.simulator.replay.replica import readings_of
+from pytest_llmbench.simulator.replay.replica import readings_of, sampled
 from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario import (
     Scenario,
@@ -56,7 +56,6 @@ from pytest_llmbench.simulator.scenario import (
 from pytest_llmbench.timing import quiet_gc
 
 if TYPE_CHECKING:
-    from pytest_llmbench.model.telemetry import Telemetry
     from pytest_llmbench.simulator.engine.power import PowerMeter
 
 _SOURCE = "replay in virtual time"
@@ -102,20 +101,6 @@ def protocol(scenario: Scenario, *, generates: bool = True) -> str:
     return "grpc" if alone else "sse"
 
 
-def replay_facts(scenario: Scenario, delays: Delays, *, generates: bool = True) -> Facts:
-    """The SUT's facts. All of them have the origin ``simulated``: none was observed on a wire."""
-    own = {
-        SUTFact.SIMULATED: "replay",
-        "replay.submit_to_received_us": delays.submit_to_received_us,
-        "replay.write_to_read_us": delays.write_to_read_us,
-        ClockFact.TOPOLOGY: "single_machine",
-        ClockFact.METHOD: "one virtual clock",
-        StreamingFact.PROTOCOL: protocol(scenario, generates=generates),
-        EndpointFact.SERVER: "none: virtual time",
-    }
-    return disclosure(scenario.engine, scenario.deployment) | Facts.of(Origin.SIMULATED, own, _SOURCE)
-
-
 def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
     """The facts that a load generator would state about the wire and its timestamps."""
     spoken = protocol(scenario, generates=generates)
@@ -136,17 +121,6 @@ def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
             TimingFact.TIMESTAMP_FORMAT: "epoch_ms",
         },
         _SOURCE,
-    )
-
-
-def replay_note(scenario: Scenario, delays: Delays) -> Note:
-    """The note on replays for everyone who reads a result of one."""
-    return Note.of(
-        "replay",
-        preset=scenario.engine.name,
-        behind=tuple(scenario.deployment.in_words()),
-        there=Amount(delays.submit_to_received_us, "µs"),
-        back=Amount(delays.write_to_read_us, "µs"),
     )
 
 
@@ -289,13 +263,29 @@ class ReplayEngine:
         )
 
     def disclosure(self) -> Facts:
-        """What the engine states about itself, and that it is a replay."""
-        return replay_facts(self.scenario, self.delays, generates=self.generates)
+        """What the engine states about itself, and that it is a replay. All facts have the origin
+        ``simulated``: none was observed on a wire."""
+        own = {
+            SUTFact.SIMULATED: "replay",
+            "replay.submit_to_received_us": self.delays.submit_to_received_us,
+            "replay.write_to_read_us": self.delays.write_to_read_us,
+            ClockFact.TOPOLOGY: "single_machine",
+            ClockFact.METHOD: "one virtual clock",
+            StreamingFact.PROTOCOL: protocol(self.scenario, generates=self.generates),
+            EndpointFact.SERVER: "none: virtual time",
+        }
+        return disclosure(self.config, self.scenario.deployment) | Facts.of(Origin.SIMULATED, own, _SOURCE)
 
     @property
     def note(self) -> Note:
         """The note for everyone who reads a result."""
-        return replay_note(self.scenario, self.delays)
+        return Note.of(
+            "replay",
+            preset=self.config.name,
+            behind=tuple(self.scenario.deployment.in_words()),
+            there=Amount(self.delays.submit_to_received_us, "µs"),
+            back=Amount(self.delays.write_to_read_us, "µs"),
+        )
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         """Run a plan and return what was observed. Deadlines hold as on a real wire; Ctrl-C ends the plan,
@@ -330,7 +320,19 @@ class ReplayEngine:
             self._restart()
         before = self._read_totals()
         log = self._log(plan, on_record)
-        run = self._begun(plan, arrivals, log, started_ns)
+        run = ReplayRun(
+            self._engines,
+            arrivals,
+            plan,
+            faults=self._faults,
+            delays=self.delays,
+            start_ns=started_ns,
+            keep=log.keep,
+            generates=self.generates,
+            any_model=self._any_model,
+            deployment=self.scenario.deployment,
+            meters=self.meters,
+        )
         run.play()
         interrupted = run.interrupted
         records = log.records()
@@ -340,6 +342,7 @@ class ReplayEngine:
             self._restart()  # Ctrl-C may have come in the middle of a step
         ended_ns = int(records.finished_ns.max()) if len(records) else started_ns
         self.clock.now_ns = max(run.now_ns, ended_ns)
+        cut_short = interrupted is not None or run.stopped is not None
         return Observation(
             plan=plan,
             records=records,
@@ -353,35 +356,11 @@ class ReplayEngine:
             facts=run_facts(self.scenario, generates=self.generates)
             | (variant_facts(self.scenario) if self.name else Facts()),
             engine=readings,
-            telemetry=self._telemetry(started_ns) if self.meters else None,
-            load_ended_ns=_load_ended_ns(
-                plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
-            ),
+            telemetry=sampled(self.meters, started_ns, self.clock.now_ns) if self.meters else None,
+            load_ended_ns=_load_ended_ns(plan, records, started_ns, cut_short=cut_short),
             stopped=run.stopped,
             adapter_calls=() if run.calls is None else tuple(run.calls.done),
         )
-
-    def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: ReplayLog, start_ns: int) -> ReplayRun:
-        return ReplayRun(
-            self._engines,
-            arrivals,
-            plan,
-            faults=self._faults,
-            delays=self.delays,
-            start_ns=start_ns,
-            keep=log.keep,
-            generates=self.generates,
-            any_model=self._any_model,
-            deployment=self.scenario.deployment,
-            meters=self.meters,
-        )
-
-    def _telemetry(self, started_ns: int) -> Telemetry:
-        """What a sampler of this virtual time would have seen of a plan that began at ``started_ns`` and has
-        ended."""
-        from pytest_llmbench.simulator.replay.replica import sampled
-
-        return sampled(self.meters, started_ns, self.clock.now_ns)
 
     def _restart(self) -> None:
         self._engines, self._totals = self._started(), ReplayTotals()

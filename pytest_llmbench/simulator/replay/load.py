@@ -11,7 +11,6 @@ these are random ones, the same each time.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,13 @@ import numpy as np
 
 from pytest_llmbench.arrivals import Due, LiveAnswers, SessionFlow, sessions_of, starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
+from pytest_llmbench.simulator.engine.ranges import Range, out_of_range
 from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
@@ -42,10 +43,9 @@ class Delays:
     """Microseconds from a write of the engine to the client's read."""
 
     def __post_init__(self) -> None:
-        for name in ("submit_to_received_us", "write_to_read_us"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise SuiteError(f"{name} is {value:g}; it must be 0 or more", where="replay")
+        both = dict.fromkeys(("submit_to_received_us", "write_to_read_us"), Range())
+        if mistakes := out_of_range(self, both):
+            raise SuiteError.from_mistakes(mistakes, where="replay")
 
     @property
     def to_engine_ns(self) -> int:
@@ -155,7 +155,12 @@ class Arrivals:
             self._flow.take(session)
         self._look()
         if self._of_sessions and request.reads_answers:
-            request = _with_ids(self._answers.asked(request))
+            from pytest_llmbench.workloads.trace_sessions import ids_of  # few sessions have live answers
+
+            request = self._answers.asked(request)
+            assert request.messages is not None
+            ids = ids_of(request.messages)
+            request = replace(request, token_ids=ids, input_tokens=len(ids))
         return InFlight(request, due_ns, due_ns + self._to_engine_ns)
 
     def stop(self) -> None:
@@ -169,7 +174,7 @@ class Arrivals:
             ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
             turn = turn_of(flight.planned)
             if turn.live:
-                self._answers.note(turn, *_said(flight))
+                self._answers.note(turn, *_visible_answer(flight, turn))
             after = self._flow.ended(turn, flight.finished_ns, ok=ok)
             for due in after.due:
                 heapq.heappush(self._due, due)
@@ -208,7 +213,6 @@ class Arrivals:
         self._next_ns = due[0].at_ns + self._to_engine_ns if due else None
 
     def _next_start_ns(self) -> int | None:
-        """The next instant at which a job may start; None while there is none."""
         if not self._free_ns or self._jobs.exhausted:
             return None
         start_ns = self._free_ns[0]
@@ -219,48 +223,21 @@ class Arrivals:
         return start_ns
 
 
-def _said(flight: InFlight) -> tuple[str, int]:
+def _visible_answer(flight: InFlight, turn: Turn) -> tuple[str, int]:
     """The visible answer to a turn that has ended, as far as its client had read it, and its number of
     tokens."""
-    turn, tokens = flight.planned.turn, _visible_tokens(flight)
-    assert turn is not None
-    return _in_words(turn, tokens), tokens
-
-
-def _with_ids(request: PlannedRequest) -> PlannedRequest:
-    """A request whose messages have live answers, with the token ids that an engine would make of its
-    texts."""
-    from pytest_llmbench.workloads.trace_sessions import ids_of  # few sessions have live answers
-
-    assert request.messages is not None
-    ids = ids_of(request.messages)
-    return replace(request, token_ids=ids, input_tokens=len(ids))
-
-
-def _visible_tokens(flight: InFlight) -> int:
-    sequence = flight.sequence
+    sequence, read = flight.sequence, flight.read_ns
     if sequence is None:
-        return 0
-    read = flight.read_ns
+        return "", 0
     every = sequence.output_tokens - sequence.withheld_tokens if read is None else len(read)
-    return max(0, every - sequence.think_tokens)
-
-
-def _in_words(turn: Turn, tokens: int) -> str:
-    if not tokens:
-        return ""
+    tokens = every - sequence.think_tokens
+    if tokens <= 0:
+        return "", 0
     generator = BulkRandom(derived_seed(turn.session, f"answer to turn {turn.number}"))
-    return reference_tokenizer().decode(starting_with_a_word(readable_ids(generator, tokens)).tolist())
+    words = starting_with_a_word(readable_ids(generator, tokens))
+    return reference_tokenizer().decode(words.tolist()), tokens
 
 
-STRIKES: dict[FaultKind, tuple[Outcome, str]] = {
-    "in_band_error": (Outcome.IN_BAND_ERROR, "an error inside the stream (a fault of the scenario)"),
-    "reset": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario)"),
-    "half_close": (Outcome.DISCONNECTED, "the connection was closed (a fault of the scenario)"),
-    "crash": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario: crash)"),
-    "truncate": (Outcome.TRUNCATED, "the stream ended without a terminal event (a fault of the scenario)"),
-}
-"""Faults that end a reply in mid-stream, with the outcome and the error that the client records."""
 DELAYS: frozenset[FaultKind] = frozenset({"stall", "buffering"})
 """Faults that only hold chunks back."""
 
@@ -288,11 +265,12 @@ class ClientDeadlines:
         self._total_ns, self._drain_ns = round(limits.total_s * 1e9), round(limits.drain_s * 1e9)
         self._between_ns = round(limits.between_chunks_s * 1e9)
         self._shortest_ns = min(self._silence_ns, self._total_ns, self._drain_ns)
-        self.silence_text = (
-            f"the stream fell silent within {limits.between_chunks_s:g} s (between-chunks deadline)"
+        silence, total, drain = (
+            quantity(each, "s") for each in (limits.between_chunks_s, limits.total_s, limits.drain_s)
         )
-        self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
-        self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
+        self.silence_text = f"the stream fell silent within {silence} (between-chunks deadline)"
+        self._total_text = f"the response was not complete within {total} (total deadline)"
+        self.drain_text = f"not complete {drain} after the last submission (drain deadline)"
         self._silent: deque[InFlight] = deque()
         """Requests without a token, and some that have one by now; oldest first."""
         self._open: deque[InFlight] = deque()
@@ -319,7 +297,7 @@ class ClientDeadlines:
         """
         for flight in _taken(self._silent, now_ns - self._silence_ns, _waits):
             yield flight, flight.submitted_ns + self._silence_ns, self.silence_text
-        for flight in _taken(self._open, now_ns - self._total_ns, _is_open):
+        for flight in _taken(self._open, now_ns - self._total_ns, lambda flight: not flight.ended):
             yield flight, flight.submitted_ns + self._total_ns, self._total_text
         fronts = [queue[0].submitted_ns for queue in (self._silent, self._open) if queue]
         self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
@@ -350,10 +328,6 @@ def _taken(
                 return
             yield flight
         queue.popleft()
-
-
-def _is_open(flight: InFlight) -> bool:
-    return not flight.ended
 
 
 def _waits(flight: InFlight) -> bool:

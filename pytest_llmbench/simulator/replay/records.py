@@ -163,18 +163,28 @@ def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions) 
     stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
     server_ns = stamps_ns - steps.to_client_ns if stream.server_timestamps else np.empty(0, dtype=np.int64)
     held = [(i, flight.read_ns) for i, flight in enumerate(flights) if flight.read_ns is not None]
-    if held:
-        if stream.server_timestamps:
-            server_ns = _of_those_read(server_ns, offsets, held)
-        stamps_ns, offsets = _held_back(stamps_ns, offsets, held)
-        lengths = np.diff(offsets)
+    if held:  # replies that were held back, and read in part it may be, have instants of their own
+        stamps, server = np.split(stamps_ns, offsets[1:-1]), np.split(server_ns, offsets[1:-1])
+        for i, read_ns in held:
+            stamps[i], server[i] = read_ns, server[i][: len(read_ns)]
+        stamps_ns, server_ns = np.concatenate(stamps), np.concatenate(server)
+        lengths = np.array(list(map(len, stamps)))
+        offsets = offsets_of(lengths)
     thinks = [0 if own is None else own.think_tokens for own in _values(flights, "sequence")]
     think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
-    drafted = any(own is not None and own.made is not None for own in _values(flights, "sequence"))
+    made = [None if own is None else own.made for own in _values(flights, "sequence")]
+    drafted = any(steps is not None for steps in made)
     if stream.tokens_per_chunk == 1 and not drafted:
         ones = np.broadcast_to(np.int64(1), len(stamps_ns))  # takes no memory, however many tokens
         return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens, server_ns)
-    closes = _closes(lengths, think_tokens, _drafted(flights, lengths) if drafted else stream)
+    by: StreamOptions | BoolColumn = stream
+    if drafted:
+        last_of_step = [
+            np.isin(np.arange(1, length + 1), own or (), assume_unique=True)
+            for own, length in zip(made, lengths.tolist(), strict=True)
+        ]
+        by = np.concatenate(last_of_step)
+    closes = _closes(lengths, think_tokens, by)
     ends = np.flatnonzero(closes)
     closed_before = offsets_of(closes)
     chunk_offsets = closed_before[offsets]
@@ -187,27 +197,6 @@ def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions) 
         think_tokens=think_tokens,
         server_ns=server_ns,
     )
-
-
-def _of_those_read(
-    server_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
-) -> IntColumn:
-    """``server_ns`` without the instants of tokens that never reached the client."""
-    parts = np.split(server_ns, offsets[1:-1])
-    for i, read_ns in held:
-        parts[i] = parts[i][: len(read_ns)]
-    return np.concatenate(parts)
-
-
-def _held_back(
-    stamps_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
-) -> tuple[IntColumn, IntColumn]:
-    """The timestamps, with those of the replies that were held back replaced; these may be fewer than the
-    tokens made. Also the new offsets."""
-    parts = np.split(stamps_ns, offsets[1:-1])
-    for i, read_ns in held:
-        parts[i] = read_ns
-    return np.concatenate(parts), offsets_of(np.array(list(map(len, parts))))
 
 
 def _token_steps(flights: Sequence[InFlight], firsts: Sequence[int]) -> tuple[IntColumn, IntColumn]:
@@ -226,7 +215,7 @@ def _closes(lengths: IntColumn, think_tokens: IntColumn, by: StreamOptions | Boo
     """For each token, whether it is the last of its chunk.
 
     The first token goes out at once; so do the last of the thoughts and the last of all. ``by``: what decides
-    on the others, a size or :func:`_drafted`.
+    on the others, a size or whether it is the last of its step.
     """
     begins = np.cumsum(lengths) - lengths
     place = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(begins, lengths)
@@ -240,15 +229,6 @@ def _closes(lengths: IntColumn, think_tokens: IntColumn, by: StreamOptions | Boo
     closes[(begins + lengths - 1)[lengths > 0]] = True
     closes[(begins + think_tokens - 1)[think_tokens > 0]] = True
     return closes
-
-
-def _drafted(flights: Sequence[InFlight], lengths: IntColumn) -> BoolColumn:
-    """For each token, whether it is the last of its step, with speculative decoding."""
-    parts = []
-    for flight, length in zip(flights, lengths.tolist(), strict=True):
-        made = None if flight.sequence is None else flight.sequence.made
-        parts.append(np.isin(np.arange(1, length + 1), made or (), assume_unique=True))
-    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +254,8 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
     chunks = chunks_of(flights, steps, recording.stream)
     submitted_ns, index = _column(flights, "submitted_ns"), _column(flights, "planned.index")
-    unknown = [turn is not None and bool(turn.reads) for turn in _values(flights, "planned.turn")]
+    turns = _values(flights, "planned.turn")
+    unknown = [turn is not None and bool(turn.reads) for turn in turns]
     columns: dict[str, Any] = {
         "index": index,
         "request_id": [f"{recording.name}-{number}" for number in index.tolist()],
@@ -298,10 +279,23 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
         "prefix_id": _optional(_values(flights, "planned.prefix_id")),
     }
     columns |= _of_ends(flights)
-    columns |= _of_sessions(flights)
+    if any(turns):
+        places = [
+            (MISSING,) * 3 if turn is None else (turn.session, turn.number, turn.turns) for turn in turns
+        ]
+        session, turn, session_turns = np.array(places, dtype=np.int64).T.copy()
+        columns |= {"session": session, "turn": turn, "session_turns": session_turns}
     columns |= _of_engine(flights, steps, recording)
-    if not recording.generates:
-        return Records.filled(len(flights), columns | _of_documents(flights, recording))
+    if not recording.generates:  # documents, which are read as they end
+        ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
+        cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
+        answered = ok | (columns["http_status"] >= 400)
+        columns |= {
+            "first_byte_ns": np.where(answered, columns["finished_ns"], MISSING),
+            "input_tokens": np.where(ok, columns["requested_input_tokens"], MISSING),
+            "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
+        }
+        return Records.filled(len(flights), columns)
     columns |= _of_thinking(flights, chunks, recording) | _of_chunks(chunks)
     return Records.filled(len(flights), columns | _of_reply(flights, chunks, steps, recording))
 
@@ -318,16 +312,6 @@ def _of_ends(flights: Sequence[InFlight]) -> dict[str, Any]:
         "end_before_cut": before,
         "cut_after_ns": _optional(after_ns),
     }
-
-
-def _of_sessions(flights: Sequence[InFlight]) -> dict[str, Any]:
-    """The columns of sessions: where each turn stands in its session."""
-    turns = _values(flights, "planned.turn")
-    if not any(turns):
-        return {}
-    places = [(MISSING,) * 3 if turn is None else (turn.session, turn.number, turn.turns) for turn in turns]
-    session, turn, session_turns = np.array(places, dtype=np.int64).T.copy()
-    return {"session": session, "turn": turn, "session_turns": session_turns}
 
 
 def _of_chunks(chunks: Chunks) -> dict[str, Any]:
@@ -382,39 +366,33 @@ def _of_thinking(flights: Sequence[InFlight], chunks: Chunks, recording: RecordO
 def _of_engine(flights: Sequence[InFlight], steps: Steps, recording: RecordOptions) -> dict[str, Any]:
     """The columns of what the engine notes about each request that it accepted, however that ended."""
     admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
-    first_step = np.array([_first_place(flight, steps) for flight in flights], dtype=np.int64)
+    first_step = np.array(
+        [
+            MISSING
+            if (own := flight.sequence) is None or own.first_step is None or own.hands_over
+            else own.first_step - steps.firsts[flight.replica]
+            for flight in flights
+        ],
+        dtype=np.int64,
+    )
     # Ctrl-C may have come before the end of the step was noted.
     begun = (first_step != MISSING) & (first_step < len(steps.read_ns))
     first_ns = np.full(len(flights), MISSING, dtype=np.int64)
     first_ns[begun] = steps.read_ns[first_step[begun]] - steps.to_client_ns
     in_engine = [flight.sequence if flight.http_status == 200 else None for flight in flights]
-    return {
+    found = {
         "queue_wait_ns": np.where(admitted_ns != MISSING, admitted_ns - accepted_ns, MISSING),
         "prefill_ns": np.where(begun, first_ns - admitted_ns, MISSING),
         "preemptions": np.array([MISSING if s is None else s.preemptions for s in in_engine], dtype=np.int64),
         "preempted_tokens": np.array(
             [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
         ),
-        **_of_drafts(flights, recording.guessed),
     }
-
-
-def _of_drafts(flights: Sequence[InFlight], guessed: int) -> dict[str, Any]:
-    """The columns of what speculative decoding guessed, which whole replies tell."""
-    if not guessed:
-        return {}
-    told = [flight.sequence if flight.whole else None for flight in flights]
-    drafts = [(MISSING, MISSING) if s is None else s.drafts(s.steps_before, guessed) for s in told]
-    drafted, accepted = np.array(drafts, dtype=np.int64).T.copy()
-    return {"draft_tokens": drafted, "accepted_draft_tokens": accepted}
-
-
-def _first_place(flight: InFlight, steps: Steps) -> int:
-    """The place among ``steps`` of the step that made its first token."""
-    sequence = flight.sequence
-    if sequence is None or sequence.first_step is None or sequence.hands_over:
-        return MISSING
-    return sequence.first_step - steps.firsts[flight.replica]
+    if guessed := recording.guessed:  # whole replies tell of drafts
+        told = [flight.sequence if flight.whole else None for flight in flights]
+        drafts = [(MISSING, MISSING) if s is None else s.drafts(s.steps_before, guessed) for s in told]
+        found["draft_tokens"], found["accepted_draft_tokens"] = np.array(drafts, dtype=np.int64).T.copy()
+    return found
 
 
 def _of_reply(
@@ -423,7 +401,13 @@ def _of_reply(
     """The columns of what the headers, and the usage at the end of a reply, state."""
     ok = np.array([flight.whole for flight in flights], dtype=bool)
     status = _column(flights, "http_status")
-    headers_ns = np.array([_headers_ns(flight, steps.to_client_ns) for flight in flights], dtype=np.int64)
+    # Headers leave as the request is accepted; a refusal, and a buffered reply, comes in one piece.
+    headers_ns = np.where(
+        status == 200, _column(flights, "accepted_ns") + steps.to_client_ns, _column(flights, "finished_ns")
+    )
+    for i, flight in enumerate(flights):
+        if flight.fate == "buffering" and flight.read_ns is not None and flight.http_status == 200:
+            headers_ns[i] = flight.read_ns[0] if len(flight.read_ns) else MISSING
     some = chunks.counts > 0
     cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
     # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
@@ -438,18 +422,6 @@ def _of_reply(
         "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
         "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
         "token_source": _sources(ok, some),
-    }
-
-
-def _of_documents(flights: Sequence[InFlight], recording: RecordOptions) -> dict[str, Any]:
-    """The columns of replies that are one document, which is read as it ends."""
-    ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
-    cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
-    answered = ok | (_column(flights, "http_status") >= 400)
-    return {
-        "first_byte_ns": np.where(answered, _column(flights, "finished_ns"), MISSING),
-        "input_tokens": np.where(ok, _column(flights, "planned.input_tokens"), MISSING),
-        "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
     }
 
 
@@ -474,7 +446,6 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
 
 
 def _told(column: IntColumn) -> Iterable[int | None]:
-    """The numbers of a column, None where one is missing."""
     missing = column == MISSING
     if not missing.any():
         return cast("list[int | None]", column.tolist())
@@ -482,7 +453,6 @@ def _told(column: IntColumn) -> Iterable[int | None]:
 
 
 def _parts(values: IntColumn, offsets: IntColumn, places: Sequence[int]) -> Iterator[list[int]]:
-    """The slices of ``values`` that belong to the requests at ``places``."""
     bounds = offsets.tolist()
     if (values == 1).all():  # mostly so of tokens, and a copy of a list is quick
         return ([1] * (bounds[i + 1] - bounds[i]) for i in places)
@@ -499,7 +469,6 @@ def _values(flights: Sequence[InFlight], name: str) -> list[Any]:
 
 
 def _optional(values: list[int | None]) -> IntColumn:
-    """A column of numbers some of which, or most, are not known."""
     if values.count(None) == len(values):
         return np.full(len(values), MISSING, dtype=np.int64)
     return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
@@ -507,16 +476,6 @@ def _optional(values: list[int | None]) -> IntColumn:
 
 def _column(flights: Sequence[InFlight], name: str) -> IntColumn:
     return np.fromiter(map(attrgetter(name), flights), dtype=np.int64, count=len(flights))
-
-
-def _headers_ns(flight: InFlight, to_client_ns: int) -> int:
-    """Instant at which the client reads the headers. They leave as the request is accepted; a refusal, and a
-    buffered reply, comes in one piece."""
-    if flight.http_status != 200:
-        return flight.finished_ns
-    if flight.fate == "buffering" and flight.read_ns is not None:
-        return int(flight.read_ns[0]) if len(flight.read_ns) else MISSING
-    return flight.accepted_ns + to_client_ns
 
 
 def _sources(ok: BoolColumn, some: BoolColumn) -> npt.NDArray[np.int8]:

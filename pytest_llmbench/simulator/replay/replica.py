@@ -36,19 +36,12 @@ class GaugeSampler:
         self._at_ns = array("q")
         self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
 
-    def idle_until(self, now_ns: int) -> None:
-        """Note that no step was under way up to this instant, which is not included."""
-        self.during((), now_ns)
-
-    def during(self, finished: Sequence[EngineSequence], until_ns: int) -> None:
-        """Note that a step ends at this instant, which belongs to the next one. Sequences that end with it
-        count as running."""
-        engine = self._engine
-        self._note(until_ns - 1, engine.running + len(finished), engine.waiting, engine.kv_usage)
-
-    def _note(self, until_ns: int, running: int, waiting: int, kv_use: float) -> None:
-        gauges = self._gauges
-        while self.due_ns <= until_ns:
+    def note(self, until_ns: int, finished: Sequence[EngineSequence] = ()) -> None:
+        """Note that a step ends at this instant, which belongs to the next one, or that there was none.
+        Sequences that end with it count as running."""
+        engine, gauges = self._engine, self._gauges
+        running, waiting, kv_use = engine.running + len(finished), engine.waiting, engine.kv_usage
+        while self.due_ns < until_ns:
             self._at_ns.append(self.due_ns)
             gauges["running"].append(running)
             gauges["waiting"].append(waiting)
@@ -194,21 +187,18 @@ class AdapterCalls:
     def make_due(self, now_ns: int) -> None:
         """Do what is due by now."""
         while self.due_ns <= now_ns:
-            if self._loading is None:
-                self._swap()
-            else:
+            if self._loading is not None:
                 self.end()
-
-    def _swap(self) -> None:
-        name = next(self._names)
-        self._begun += 1
-        self.absent.add(name)
-        self.done.append(AdapterCall("unload", name, self.due_ns, 0))
-        for engine in self._engines:
-            engine.unload_adapter(name)
-            engine.load_adapter(name)
-        self._loading = name, self.due_ns
-        self.due_ns += self._load_ns
+                continue
+            name = next(self._names)
+            self._begun += 1
+            self.absent.add(name)
+            self.done.append(AdapterCall("unload", name, self.due_ns, 0))
+            for engine in self._engines:
+                engine.unload_adapter(name)
+                engine.load_adapter(name)
+            self._loading = name, self.due_ns
+            self.due_ns += self._load_ns
 
     def end(self) -> None:
         """End the load of an adapter that is under way, if there is one."""

@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,32 +24,26 @@ from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
     FROM_MEMORY_NS,
-    REFUSALS,
+    STRIKES,
     FaultSchedule,
     input_refused,
     queue_full,
-    refusal_of,
 )
 from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
 from pytest_llmbench.simulator.engine.loop import EngineLoop
 from pytest_llmbench.simulator.engine.media import encoder_ns, ids_of, tokens_of
+from pytest_llmbench.simulator.engine.ranges import shown
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.replay.load import (
-    DELAYS,
-    STRIKES,
-    Arrivals,
-    ClientDeadlines,
-    Delays,
-    delayed,
-)
+from pytest_llmbench.simulator.replay.load import DELAYS, Arrivals, ClientDeadlines, Delays, delayed
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
 from pytest_llmbench.simulator.replay.replica import ReplayReplica, slots_of, steps_of
 from pytest_llmbench.stats.failing import STREAK, FailureWatch, look_taker
 from pytest_llmbench.tokens import reference_tokenizer
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.cheats import Conduct
     from pytest_llmbench.simulator.engine.power import PowerMeter
     from pytest_llmbench.simulator.replay.replica import AdapterCalls
 
@@ -148,7 +143,7 @@ class ReplayRun:
         self._in_flight = [replica.in_flight for replica in self.replicas]
         self._acts: list[tuple[int, int, Callable[[int], None]]] = []
         """Heap of what the loop has done later, such as the end of a transfer: (instant, number, act)."""
-        self._put_off = 0
+        self._acts_made = count()
         self._config, self._guardrails = engines[0].config, engines[0].guardrails
         self._keep = keep
         self._arrivals = arrivals
@@ -208,10 +203,13 @@ class ReplayRun:
             elif not faulty and self._glide(first, arrives_ns):
                 continue
             if self.now_ns >= self._deadline_ns and self.interrupted is None:
-                self._give_up()
+                self.interrupted = TIME_IS_UP
+                arrivals.stop()
+                self._loop.abort_all()
+                self._cancel(TIME_IS_UP)
                 continue
-            if self._cuts and self._cuts[0][0] <= self.now_ns:
-                self._cut_those_due()
+            while self._cuts and self._cuts[0][0] <= self.now_ns:
+                self._cut(heapq.heappop(self._cuts)[2])
                 arrives_ns = arrivals.next_ns()
             while arrives_ns is not None and arrives_ns <= self.now_ns:
                 if calls is not None and arrives_ns >= calls.due_ns:
@@ -223,18 +221,20 @@ class ReplayRun:
             while screened and screened[0][0] <= self.now_ns:
                 self._queue(heapq.heappop(screened)[2])
             if self.now_ns >= self._patience.look_ns:
-                self._look()
+                self._end_overdue()
             if self._loop.stages == 2:
                 self._loop.settle(self.now_ns)
             if not self.alone:
-                self._begin_steps()
+                for replica in self.replicas:
+                    if replica.step is None and not replica.engine.idle:
+                        replica.step = replica.engine.step()
+                        replica.ends_ns = self._begin(replica, replica.step)
             elif first.in_flight:
                 step = first.engine.step()
                 self.now_ns = self._begin(first, step)
                 self._complete(first, step)
 
     def _next_ns(self, arrives_ns: int | None) -> int | None:
-        """The next instant at which something happens; None: nothing will."""
         due = [replica.ends_ns for replica in self.replicas if replica.step is not None]
         if arrives_ns is not None:
             due.append(arrives_ns)
@@ -254,7 +254,7 @@ class ReplayRun:
         for replica in self.replicas:
             if replica.step is None:
                 if replica.gauges.due_ns < self.now_ns:
-                    replica.gauges.idle_until(self.now_ns)
+                    replica.gauges.note(self.now_ns)
             elif replica.ends_ns <= self.now_ns:
                 due.append((replica, replica.step))
         for replica, step in due:
@@ -266,14 +266,7 @@ class ReplayRun:
         return bool(due)
 
     def _at(self, at_ns: int, act: Callable[[int], None]) -> None:
-        self._put_off += 1
-        heapq.heappush(self._acts, (at_ns, self._put_off, act))
-
-    def _begin_steps(self) -> None:
-        for replica in self.replicas:
-            if replica.step is None and not replica.engine.idle:
-                replica.step = replica.engine.step()
-                replica.ends_ns = self._begin(replica, replica.step)
+        heapq.heappush(self._acts, (at_ns, next(self._acts_made), act))
 
     def _hand_over(self, flights: Sequence[InFlight]) -> None:
         """Hand over flights that have ended, and drop the data that only they needed."""
@@ -281,19 +274,14 @@ class ReplayRun:
             del self._flights[flight]
         self._ended = 0
         kept = self._keep(flights, steps_of(self.replicas, self._to_client_ns))
-        self._take_look(kept)
+        looks = self._looks
+        if looks is not None and self.stopped is None and not self._arrivals.all_sent(self.now_ns):
+            verdict = looks.add_all(kept)
+            if verdict is not None:
+                self._arrivals.stop()
+                self.stopped = looks.reason(verdict)
         for replica in self.replicas:
             replica.forget_needless()
-
-    def _take_look(self, ended: Records) -> None:
-        """Let the plan's looks, if it has any, see what has ended: it is handed over as often as it is looked
-        at."""
-        if self._looks is None or self.stopped is not None or self._arrivals.all_sent(self.now_ns):
-            return
-        verdict = self._looks.add_all(ended)
-        if verdict is not None:
-            self._arrivals.stop()
-            self.stopped = self._looks.reason(verdict)
 
     # Coming in.
 
@@ -307,34 +295,43 @@ class ReplayRun:
         try:
             if flight.received_ns < self._loop.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
-            if planned.model is not None and not self._any_model:
-                self._require_model(planned.model)
-            asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
+            model = planned.model
+            if model is not None and not self._any_model:
+                away = self.calls is not None and model in self.calls.absent
+                if away or model not in config.adapter_names:
+                    raise RefusalError(404, f"the model {model!r} does not exist", "model")
+            asked = _as_asked(
+                planned.max_tokens if self._generates else 1,
+                self._ignore_eos,
+                self._generates,
+                planned.model or "",
+            )
             if planned.media:
                 flight.media_tokens = tokens_of(planned.media)
             prompt_tokens = planned.input_tokens + flight.media_tokens
-            ceiling = asked.ceiling(prompt_tokens, config)
-            flight.fate = self._faults.next()
-            if flight.fate in REFUSALS:
-                raise refusal_of(flight.fate, self._faults.options)
+            read = planned.expected is not None and planned.expected.scorer == FINGERPRINT
+            prompt = planned.text if planned.token_ids is None else planned.token_ids
+            admitted = self._faults.admit(
+                asked,
+                prompt_tokens,
+                config,
+                1 + self._running(),
+                prompt=prompt or "" if read or not self._faults.honest else None,
+                question=None if planned.expected is None or read else planned.expected.answer,
+                structured=planned.structured,
+            )
         except RefusalError as refusal:
             self._refuse(flight, refusal, flight.received_ns)
             return
-        read = planned.expected is not None and planned.expected.scorer == FINGERPRINT
-        if read or not self._faults.honest:
-            prompt = planned.text if planned.token_ids is None else planned.token_ids
-            flight.conduct = self._faults.conduct(prompt or "", ceiling, 1 + self._running())
-            ceiling = flight.conduct.ceiling
-        if planned.expected is not None and not read:
-            flight.answer = self._faults.answer_question(planned.expected.answer, 1 + self._running())
-            ceiling = min(ceiling, flight.answer.least_tokens)
-        flight.sequence = self._sequence(planned, prompt_tokens, ceiling)
-        if planned.structured is not None:
-            flight.answer = self._faults.answer(planned.structured)
-        if flight.answer is not None:
-            flight.sequence.min_tokens = min(flight.answer.least_tokens, ceiling)
-        if flight.conduct is not None and flight.conduct.from_memory:
-            self._recall(flight, ceiling)
+        flight.fate, flight.conduct, flight.answer = admitted.fault, admitted.conduct, admitted.answer
+        flight.sequence = admitted.sequence(
+            asked,
+            prompt_tokens,
+            token_ids=_ids_of(planned, config),
+            prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
+        )
+        if admitted.conduct is not None and admitted.conduct.from_memory:
+            self._recall(flight, admitted.conduct)
             return
         screening = self._guardrails.screen(prompt_tokens)
         delay_ns = screening.delay_ns
@@ -349,31 +346,15 @@ class ReplayRun:
             heapq.heappush(self._screened, (joins_ns, self._received, flight))
             self._note_peak()
 
-    def _require_model(self, model: str) -> None:
-        away = self.calls is not None and model in self.calls.absent
-        if away or model not in self._config.adapter_names:
-            raise RefusalError(404, f"the model {model!r} does not exist", "model")
-
-    def _recall(self, flight: InFlight, tokens: int) -> None:
+    def _recall(self, flight: InFlight, conduct: Conduct) -> None:
         """Answer from memory: no step of the engine makes these tokens."""
-        assert flight.conduct is not None
+        assert flight.sequence is not None
+        tokens = flight.sequence.max_tokens
         flight.accepted_ns, flight.http_status = flight.received_ns, 200
         flight.read_ns = flight.received_ns + self._to_client_ns + FROM_MEMORY_NS * np.arange(tokens)
         if flight.planned.expected is not None:
-            flight.answer_check = flight.planned.expected.check(flight.conduct.text(tokens), cut=True)
+            flight.answer_check = flight.planned.expected.check(conduct.text(tokens), cut=True)
         self._end(flight, _OK, int(flight.read_ns[-1]), None, "length")
-
-    def _sequence(self, planned: PlannedRequest, prompt_tokens: int, ceiling: int) -> EngineSequence:
-        return EngineSequence(
-            "",
-            prompt_tokens,
-            ceiling,
-            ignore_eos=self._ignore_eos,
-            generates=self._generates,
-            adapter=planned.model or "",
-            token_ids=_ids_of(planned, self._config),
-            prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
-        )
 
     def _queue(self, flight: InFlight) -> None:
         try:
@@ -386,7 +367,6 @@ class ReplayRun:
         self._note_peak()
 
     def _running(self) -> int:
-        """Number of requests that are in an engine."""
         return sum(map(len, self._in_flight))
 
     def _note_peak(self) -> None:
@@ -406,7 +386,7 @@ class ReplayRun:
         flight.sequence, flight.http_status = None, refusal.status
         from pytest_llmbench.wire.error_replies import classify_status  # most replays refuse nobody
 
-        headers = {} if refusal.retry_after_s is None else {"retry-after": f"{refusal.retry_after_s:g}"}
+        headers = {} if refusal.retry_after_s is None else {"retry-after": shown(refusal.retry_after_s)}
         outcome, error = classify_status(refusal.status, headers, json.dumps(refusal.body()).encode())
         self._end(flight, outcome, at_ns + self._to_client_ns, error)
 
@@ -433,7 +413,7 @@ class ReplayRun:
                     begun_ns = end_ns
             sampled = gauges.due_ns < self.now_ns
             if sampled:
-                gauges.during(finished, self.now_ns)
+                gauges.note(self.now_ns, finished)
             for sequence in finished:
                 self._finish(replica.in_flight.pop(sequence), sequence)
             if finished or not sampled:
@@ -441,21 +421,21 @@ class ReplayRun:
         return False
 
     def _begin(self, replica: ReplayReplica, step: StepResult) -> int:
-        """Begin a step now; returns the instant at which it will end."""
         for sequence in step.admitted:
             replica.in_flight[sequence].admitted_ns = self.now_ns
-        if step.failed:
-            self._fail(replica, step)
+        if step.failed:  # memory ran out: the clients hear of it at once
+            self._loop.note_failed(replica, step, self.now_ns)
+            for sequence in step.failed:
+                self._finish(replica.in_flight.pop(sequence), sequence)
         ends_ns = self.now_ns + step.duration_ns
         replica.step_ends_ns.append(ends_ns)
         if replica.power is not None and not step.crashed:
             replica.power.note_step(self.now_ns, ends_ns, step.prefill_tokens, step.generated)
         if replica.gauges.due_ns < ends_ns:
-            replica.gauges.during(step.finished, ends_ns)
+            replica.gauges.note(ends_ns, step.finished)
         return ends_ns
 
     def _complete(self, replica: ReplayReplica, step: StepResult) -> None:
-        """End a step now."""
         if self._faults.options.fault:
             self._strike(replica, step)
         if self._loop.stages == 2:
@@ -464,12 +444,6 @@ class ReplayRun:
             flight = replica.in_flight.pop(sequence, None)
             if flight is not None:  # a fault of this very step may have ended it
                 self._finish(flight, sequence)
-
-    def _fail(self, replica: ReplayReplica, step: StepResult) -> None:
-        """Handle a step that could not begin because memory ran out: the clients hear of it at once."""
-        self._loop.note_failed(replica, step, self.now_ns)
-        for sequence in step.failed:
-            self._finish(replica.in_flight.pop(sequence), sequence)
 
     def _finish(self, flight: InFlight, sequence: EngineSequence) -> None:
         """Finish a flight that the engine has completed; what is held back is read later than that."""
@@ -524,7 +498,6 @@ class ReplayRun:
         return max(end_ns, int(ns[-1])) if len(ns) else end_ns
 
     def _token_ns(self, flight: InFlight) -> IntColumn:
-        """Ends of the steps that made its tokens."""
         replica = self.replicas[flight.replica]
         made_ns = [replica.step_ends_ns[first : last + 1] for first, last in flight.spans(replica.first_step)]
         return np.concatenate([np.frombuffer(own, np.int64) for own in made_ns] or [np.empty(0, np.int64)])
@@ -575,18 +548,14 @@ class ReplayRun:
     # Faults in mid-stream.
 
     def _strike(self, replica: ReplayReplica, step: StepResult) -> None:
-        after, in_flight, strikes = (
-            self._faults.options.fault_after_tokens,
-            replica.in_flight,
-            replica.strikes,
-        )
+        after = self._faults.options.fault_after_tokens
+        in_flight, strikes = replica.in_flight, replica.strikes
         for sequence in step.first_tokens:
             flight = in_flight.get(sequence)
             if flight is not None and flight.fate in STRIKES and not sequence.hands_over:
                 wait = max(after - 1, 0)
-                strikes.setdefault(step.index + (wait if sequence.made is None else min(wait, 1)), []).append(
-                    flight
-                )
+                due = step.index + (wait if sequence.made is None else min(wait, 1))
+                strikes.setdefault(due, []).append(flight)
         for flight in strikes.pop(step.index, ()):
             struck = flight.sequence
             if struck is None or struck not in in_flight:
@@ -606,19 +575,16 @@ class ReplayRun:
         self._end(flight, outcome, self.now_ns + self._to_client_ns, error)
         if flight.fate == "crash":
             replica = self.replicas[flight.replica]
-            self._loop.take_down(replica, self.now_ns + round(self._config.recovery_ms * 1e6))
+            self._loop.crash(replica, self.now_ns)
             for other in list(replica.in_flight.values()):
                 self._loop.drop(other)
                 self._end(other, outcome, self.now_ns + self._to_client_ns, error)
 
     # Users who go away.
 
-    def _cut_those_due(self) -> None:
-        """Abort the requests whose users have gone: the engine does not work on them any more."""
-        while self._cuts and self._cuts[0][0] <= self.now_ns:
-            flight = heapq.heappop(self._cuts)[2]
-            if flight.ended:
-                continue
+    def _cut(self, flight: InFlight) -> None:
+        """Abort a request whose user has gone: the engine does not work on it any more."""
+        if not flight.ended:
             assert flight.cut_ns is not None
             if not self._loop.drop(flight):  # still with the input filter
                 self._screened[:] = [entry for entry in self._screened if entry[2] is not flight]
@@ -626,7 +592,6 @@ class ReplayRun:
             self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
 
     def _leave_unread(self, flight: InFlight, at_ns: int) -> None:
-        """Remove from a flight what its client has not read by ``at_ns``."""
         read_ns = self._so_far_ns(flight) if flight.read_ns is None else flight.read_ns
         flight.read_ns = read_ns[read_ns <= at_ns]
         flight.schema_check = flight.answer_check = None
@@ -644,7 +609,7 @@ class ReplayRun:
 
     # Deadlines: a client that gives up.
 
-    def _look(self) -> None:
+    def _end_overdue(self) -> None:
         for flight, at_ns, why in self._patience.overdue(self.now_ns):
             self._loop.drop(flight)
             self._leave_unread(flight, at_ns)  # the rest came when nobody read any more
@@ -653,13 +618,6 @@ class ReplayRun:
             self.left_in_flight = self._running()
             self._loop.abort_all()
             self._cancel(self._patience.drain_text)
-
-    def _give_up(self) -> None:
-        """End the plan, because the time that it may take is over."""
-        self.interrupted = TIME_IS_UP
-        self._arrivals.stop()
-        self._loop.abort_all()
-        self._cancel(TIME_IS_UP)
 
     def _cancel(self, why: str) -> None:
         """Cancel the plan: steps under way no longer come to their end, so neither do their tokens."""
@@ -686,6 +644,8 @@ def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | No
 
 
 @lru_cache(maxsize=1024)
-def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:
+def _as_asked(max_tokens: int, ignore_eos: bool, generates: bool, adapter: str) -> GenerationRequest:
     """The request as the engine's HTTP server would have read it."""
-    return GenerationRequest(max_tokens=max_tokens, ignore_eos=ignore_eos)
+    return GenerationRequest(
+        max_tokens=max_tokens, ignore_eos=ignore_eos, generates=generates, adapter=adapter
+    )

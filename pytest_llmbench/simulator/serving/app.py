@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,7 +17,6 @@ from pytest_llmbench.simulator.engine.faults import FaultOptions
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.simulator.serving.asgi import (
-    BodyTooLargeError,
     ClientGoneError,
     Receive,
     Scope,
@@ -27,12 +26,19 @@ from pytest_llmbench.simulator.serving.asgi import (
     send_whole,
 )
 from pytest_llmbench.simulator.serving.driver import EngineDriver
-from pytest_llmbench.simulator.serving.generation import Asked, Generation, Tokenizer, refusal_headers
+from pytest_llmbench.simulator.serving.generation import (
+    Generation,
+    Tokenizer,
+    refusal_headers,
+    request_id,
+    session_id,
+)
 from pytest_llmbench.simulator.serving.ground_truth import energy_json
-from pytest_llmbench.simulator.serving.http_events import PATHS as EVENT_PATHS
-from pytest_llmbench.simulator.serving.http_events import RESPONSES, HttpEventFace
+from pytest_llmbench.simulator.serving.http_events import EVENT_APIS, RESPONSES, EventFace
 from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE, dcgm_page
 from pytest_llmbench.simulator.serving.metrics_page import PATH as DCGM
+from pytest_llmbench.simulator.serving.openai_face import OpenAIFace
+from pytest_llmbench.simulator.serving.replies import Face
 from pytest_llmbench.simulator.serving.request_body import (
     Endpoint,
     Fields,
@@ -44,7 +50,6 @@ from pytest_llmbench.simulator.serving.request_body import (
 RECEIVED_NS = "received_ns"
 """Key of the request's ``state`` under which the HTTP protocol leaves the instant of its last read."""
 
-BODY_LIMIT_BYTES = 64 * 2**20
 TOKENIZE = "/tokenize"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"
 """Path that resets the prefix cache, as vLLM's server has it in development mode: 200 without a body, whether
@@ -80,7 +85,6 @@ class EngineApp:
         self.generation = Generation(driver, scenario, tokenizer)
         made = face("websocket", "engine")
         self._websocket = None if made is None else made(self.generation, driver)
-        self._http_events = HttpEventFace(self.generation, driver)
         self._apis: list[EngineApi] = [
             made(self.generation, driver) for made in every("engine_apis").values()
         ]
@@ -91,12 +95,19 @@ class EngineApp:
         self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
             "/v1/models": self._models,
-            "/health": self._health,
-            "/prometheus/metrics" if scenario.stream.metrics == "tensorrt-llm" else "/metrics": self._metrics,
+            "/health": lambda send: send_json(send, 200, {"status": "ok"}),
+            "/prometheus/metrics" if scenario.stream.metrics == "tensorrt-llm" else "/metrics": (
+                lambda send: send_whole(send, 200, CONTENT_TYPE, driver.metrics_page(), [])
+            ),
             "/sim/ground_truth": self._ground_truth,
-            "/sim/status": self._status,
-            **({"/sim/energy": self._energy, DCGM: self._dcgm} if driver.meters else {}),
+            "/sim/status": lambda send: send_json(send, 200, self.status()),
         }
+        if meters := driver.meters:
+            curves = [meter.curve for meter in meters]
+            self._pages["/sim/energy"] = lambda send: send_whole(
+                send, 200, b"application/json", energy_json(curves), []
+            )
+            self._pages[DCGM] = self._dcgm
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket" and self._websocket is not None:
@@ -116,7 +127,7 @@ class EngineApp:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
         further = [path for api in self._apis for path in api.paths]
-        posts = [*Endpoint, *EVENT_PATHS, *further, TOKENIZE, RESET_PREFIX_CACHE, *self._profiler.paths]
+        posts = [*Endpoint, *EVENT_APIS, *further, TOKENIZE, RESET_PREFIX_CACHE, *self._profiler.paths]
         posts += ADAPTER_CALLS if self._config.adapters else ()
         if path == RESPONSES and method == "GET":
             raise RefusalError(
@@ -134,7 +145,10 @@ class EngineApp:
         if page is not None:
             await page(send)
         elif path == TOKENIZE:
-            await self._tokenize(receive, send)
+            request = parse_tokenize(await read_body(receive), self._config.model)
+            ids = list(await self.generation.encode_prompt(request))
+            limit = self._config.context_limit_tokens
+            await send_json(send, 200, {"count": len(ids), "max_model_len": limit, "tokens": ids})
         elif path == RESET_PREFIX_CACHE:
             self._driver.reset_prefix_caches()
             await send_whole(send, 200, b"text/plain", b"", [])
@@ -146,24 +160,23 @@ class EngineApp:
             await self._generate(scope, receive, send)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _body(receive)
+        body = await read_body(receive)
         received_ns = scope.get("state", {}).get(RECEIVED_NS, self._driver.clock())
-        if scope["path"] in EVENT_PATHS:
-            await self._http_events.serve(body, received_ns, scope, receive, send)
-            return
-        for api in self._apis:
-            if api.asked(scope["path"], body):
-                await api.serve(body, received_ns, scope, receive, send)
+        path, generation, driver = scope["path"], self.generation, self._driver
+        for extra in self._apis:
+            if extra.asked(path, body):
+                await extra.serve(body, received_ns, scope, receive, send)
                 return
-        endpoint = Endpoint(scope["path"])
-        request = parse_request(body, endpoint, self._config.model, self._adapters)
-        await self.generation.answer(Asked(request, endpoint, received_ns, scope, receive, send))
-
-    async def _tokenize(self, receive: Receive, send: Send) -> None:
-        request = parse_tokenize(await _body(receive), self._config.model)
-        ids = list(await self.generation.encode_prompt(request))
-        limit = self._config.context_limit_tokens
-        await send_json(send, 200, {"count": len(ids), "max_model_len": limit, "tokens": ids})
+        api = EVENT_APIS.get(path)
+        if api is None:
+            request = parse_request(body, Endpoint(path), self._config.model, self._adapters)
+            face: Face = OpenAIFace(generation, driver, request, scope, receive, send)
+        else:
+            request = api.parse(content_of(body), self._config.model)
+            if not request.stream:
+                raise RefusalError(400, f"{path} is streamed only here", "stream")
+            face = EventFace(generation, driver, api, scope, receive, send)
+        await generation.answer(face, request, received_ns, request_id(scope), session_id(scope))
 
     async def _models(self, send: Send) -> None:
         model = {
@@ -179,7 +192,7 @@ class EngineApp:
     async def _change_adapters(self, path: str, receive: Receive, send: Send) -> None:
         """Load an adapter, which takes its time, or unload one. RefusalError: 400 without a name or a path
         and for one that is there already, 404 for one that is not there."""
-        fields = Fields(content_of(await _body(receive)))
+        fields = Fields(content_of(await read_body(receive)))
         name, loads = fields.text("lora_name"), path == LOAD_ADAPTER
         lora_path = fields.text("lora_path") if loads else None
         fields.require_none_wrong()
@@ -200,20 +213,10 @@ class EngineApp:
             self._adapters[name] = None
         await send_whole(send, 200, b"text/plain", b"Success", [])
 
-    async def _health(self, send: Send) -> None:
-        await send_json(send, 200, {"status": "ok"})
-
-    async def _metrics(self, send: Send) -> None:
-        await send_whole(send, 200, CONTENT_TYPE, self._driver.metrics_page(), [])
-
     async def _ground_truth(self, send: Send) -> None:
         dropped = str(self._driver.log.dropped).encode()
         lines = self._driver.log.json_lines()
         await send_whole(send, 200, b"application/x-ndjson", lines, [(b"x-dropped-requests", dropped)])
-
-    async def _energy(self, send: Send) -> None:
-        curves = energy_json([meter.curve for meter in self._driver.meters])
-        await send_whole(send, 200, b"application/json", curves, [])
 
     async def _dcgm(self, send: Send) -> None:
         page = dcgm_page(self._driver.meters, self._driver.clock())
@@ -221,9 +224,6 @@ class EngineApp:
             await asyncio.Event().wait()  # a page that has stopped answering
         else:
             await send_whole(send, 200, CONTENT_TYPE, page, [])
-
-    async def _status(self, send: Send) -> None:
-        await send_json(send, 200, self.status())
 
     def status(self) -> dict[str, Any]:
         """The state of the server for the status page: load, pacing, and what the ground-truth log holds."""
@@ -246,13 +246,6 @@ class EngineApp:
             "monotonic_ns": driver.clock(),
             **driver.pacing.summary(),
         }
-
-
-async def _body(receive: Receive) -> bytes:
-    try:
-        return await read_body(receive, BODY_LIMIT_BYTES)
-    except BodyTooLargeError:
-        raise RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes") from None
 
 
 START, STOP = "/start_profile", "/stop_profile"
@@ -280,30 +273,24 @@ class Profiler:
             raise RefusalError(500, "the profiler failed (a fault of the scenario)")
         if path == START:
             self._began_ns = self._driver.clock()
+        elif self._began_ns is None:
+            raise RefusalError(400, "the profiler is not on")
         else:
-            self._write()
+            self._write(self._began_ns)
+            self._began_ns = None
         await send_whole(send, 200, b"text/plain", b"", [])
 
-    def _write(self) -> None:
-        if self._began_ns is None:
-            raise RefusalError(400, "the profiler is not on")
-        truths = map(json.loads, self._driver.log.json_lines().splitlines())
-        events = [_slice(each) for each in truths if (each["last_write_ns"] or 0) >= self._began_ns]
+    def _write(self, since_ns: int) -> None:
+        events = []
+        for truth in map(json.loads, self._driver.log.json_lines().splitlines()):
+            if (truth["last_write_ns"] or 0) >= since_ns:
+                lasted_us = (truth["last_write_ns"] - truth["received_ns"]) / 1e3
+                begun_us = truth["received_ns"] / 1e3
+                events.append(
+                    {"name": "request", "ph": "X", "pid": 1, "tid": 1, "ts": begun_us, "dur": lasted_us}
+                )
         folder = Path(next(filter(None, map(os.environ.get, FOLDERS)), tempfile.gettempdir()))
         folder.mkdir(parents=True, exist_ok=True)
         self._written += 1
         file = folder / f"llmbench-{os.getpid()}-{self._written}.trace.json"
         file.write_text(json.dumps({"traceEvents": events}), "utf-8")
-        self._began_ns = None
-
-
-def _slice(truth: Mapping[str, int]) -> dict[str, object]:
-    lasted_ns = truth["last_write_ns"] - truth["received_ns"]
-    return {
-        "name": "request",
-        "ph": "X",
-        "pid": 1,
-        "tid": 1,
-        "ts": truth["received_ns"] / 1e3,
-        "dur": lasted_ns / 1e3,
-    }

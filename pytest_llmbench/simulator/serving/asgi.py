@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
+
+from pytest_llmbench.simulator.engine.request import RefusalError
+
+BODY_LIMIT_BYTES: Final = 64 * 2**20
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -17,12 +21,8 @@ class ClientGoneError(Exception):
     """The connection was closed before the request was complete."""
 
 
-class BodyTooLargeError(Exception):
-    """The request body is longer than the server is willing to keep."""
-
-
-async def read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """Read the whole request body. Raises ClientGoneError and BodyTooLargeError."""
+async def read_body(receive: Receive) -> bytes:
+    """Read the whole request body. Raises ClientGoneError, and RefusalError 413 for too long a one."""
     parts: list[bytes] = []
     length = 0
     while True:
@@ -31,8 +31,8 @@ async def read_body(receive: Receive, limit_bytes: int) -> bytes:
             raise ClientGoneError
         parts.append(message.get("body", b""))
         length += len(parts[-1])
-        if length > limit_bytes:
-            raise BodyTooLargeError
+        if length > BODY_LIMIT_BYTES:
+            raise RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes")
         if not message.get("more_body", False):
             return b"".join(parts)
 

@@ -82,10 +82,6 @@ _GIVE_UP_NS = 100_000_000
 _WRITES_PER_TURN = 8
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A request that an engine has, and the reply that its tokens go to."""
@@ -93,7 +89,7 @@ class Waiting:
     sequence: EngineSequence | None
     reply: Reply
     session: Hashable | None = None
-    drawn: Callable[[], None] = _nothing
+    drawn: Callable[[], None] = lambda: None
     """Called when the lengths of the sequence have been drawn, before its first token."""
     replica: int = 0
 
@@ -179,7 +175,14 @@ class ServedReplica(Replica[Waiting]):
             self.power.note_step(due_ns, due_ns + step.duration_ns, step.prefill_tokens, generated)
         self._note_beginning(step, begun_ns)
         if step.failed:
-            await self._fail(step, due_ns)
+            self._driver.loop.note_failed(self, step, due_ns)
+            for sequence in step.failed:
+                waiting = self.in_flight.pop(sequence, None)
+                if waiting is not None:
+                    waiting.reply.truth.finish_reason = sequence.finish_reason
+                    await waiting.reply.fail("the engine ran out of memory for its KV cache")
+                    self._driver.note_end(waiting.reply)
+            self._driver.loop.settle(self._clock())
         due_ns += step.duration_ns
         await self.alarm.until(due_ns)
         ended_ns = self._clock()
@@ -205,18 +208,7 @@ class ServedReplica(Replica[Waiting]):
             if self.engine.config.scheduler == "phase":
                 truth.critical_evictions = event.sequence.critical_evictions
 
-    async def _fail(self, step: StepResult, due_ns: int) -> None:
-        self._driver.loop.note_failed(self, step, due_ns)
-        for sequence in step.failed:
-            waiting = self.in_flight.pop(sequence, None)
-            if waiting is not None:
-                waiting.reply.truth.finish_reason = sequence.finish_reason
-                await waiting.reply.fail("the engine ran out of memory for its KV cache")
-                self._driver.note_end(waiting.reply)
-        self._driver.loop.settle(self._clock())
-
     async def _hand_out(self, step: StepResult, ended_ns: int) -> None:
-        """Write the tokens of a step, first tokens first. Replies whose client has gone are skipped."""
         for sequence in step.first_tokens:
             waiting = self.in_flight.get(sequence)
             if waiting is not None:
@@ -317,10 +309,6 @@ class EngineDriver:
             self.note_end(waiting.reply)
             self.loop.settle(self.clock())
 
-    def crash(self, number: int, recovery_ns: int) -> None:
-        """Put the engine of that number out of service for ``recovery_ns`` from now on."""
-        self.loop.take_down(self.replicas[number], self.clock() + recovery_ns)
-
     def load_adapter(self, name: str) -> None:
         """Load an adapter into the memory of each engine."""
         for replica in self.replicas:
@@ -351,15 +339,15 @@ class EngineDriver:
         return page_in_form(self._form, engines)
 
     def _at(self, at_ns: int, act: Callable[[int], None]) -> None:
-        self._tasks.create_task(self._wait(at_ns, act))
+        async def wait() -> None:
+            alarm = self._open_alarm()
+            try:
+                await alarm.until(at_ns)
+            finally:
+                alarm.close()
+            act(self.clock())
 
-    async def _wait(self, at_ns: int, act: Callable[[int], None]) -> None:
-        alarm = self._open_alarm()
-        try:
-            await alarm.until(at_ns)
-        finally:
-            alarm.close()
-        act(self.clock())
+        self._tasks.create_task(wait())
 
     async def run(self) -> None:
         """Run the engines until cancelled."""

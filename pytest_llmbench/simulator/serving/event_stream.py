@@ -1,6 +1,5 @@
-"""How the tokens of one reply become events, and events become writes, as the stream's options say. Pure.
-
-The text of replies: one token per chunk, in the shapes that vLLM's server gives them. Pure.
+"""How the tokens of one reply become events, in the shapes that vLLM's server gives them, and events become
+writes, as the stream's options say. Pure.
 
 Whatever is the same for all chunks of a reply, or for all replies, is encoded once.
 """
@@ -30,9 +29,10 @@ class TokenTexts:
     """The field that each token belongs to, and its text before anything is held back."""
 
     def __init__(
-        self, text: ReplyText, place: ReasoningPlace, first: FirstChunk, *, canned: bool = False
+        self, first_word: int, place: ReasoningPlace, first: FirstChunk, *, canned: bool = False
     ) -> None:
-        self._text = text
+        """``first_word``: where the reply begins in the engine's story."""
+        self.first_word = first_word
         self._canned = canned
         self._place = place
         self._field = place if place in ("reasoning_content", "reasoning") else "content"
@@ -45,6 +45,11 @@ class TokenTexts:
     def answer_with(self, reply: StructuredReply) -> None:
         """Use the texts of ``reply`` as visible tokens. Call it before the first is asked for."""
         self._structured = reply
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tokens are the words of the story, all of them visible."""
+        return not (self.reasoning_tokens or self._canned) and self._structured is None
 
     @property
     def tool(self) -> str:
@@ -67,22 +72,19 @@ class TokenTexts:
     def reason_first(self, tokens: int) -> None:
         """Make the first ``tokens`` tokens reasoning. Call it before the first is asked for."""
         self.reasoning_tokens = tokens
-        self._tagged = self._tagged_reasoning(self._place, tokens)
+        if self._field == "content" and tokens:  # inline, with tags, which share the tokens if these are few
+            opening, closing = _TAGS[self._place == "inline_split"]
+            words = [self._word(token) for token in range(tokens - len(opening) - len(closing))]
+            parts = [*opening, *words, *closing]
+            self._tagged = [*parts[: tokens - 1], "".join(parts[tokens - 1 :])]
 
-    def _tagged_reasoning(self, place: ReasoningPlace, tokens: int) -> list[str]:
-        """The reasoning tokens with their tags, for inline reasoning; if they are too few, the tags share
-        them."""
-        if self._field != "content" or tokens == 0:
-            return []
-        opening, closing = _TAGS[place == "inline_split"]
-        words = [self._text.word(token) for token in range(tokens - len(opening) - len(closing))]
-        parts = [*opening, *words, *closing]
-        return [*parts[: tokens - 1], "".join(parts[tokens - 1 :])]
+    def _word(self, token: int) -> str:
+        return WORDS[(self.first_word + token) % len(WORDS)]
 
     def of(self, token: int) -> tuple[str, str]:
         """The field of the delta and the text of a token, as (field, text)."""
         if token < self.reasoning_tokens:
-            return self._field, self._tagged[token] if self._tagged else self._text.word(token)
+            return self._field, self._tagged[token] if self._tagged else self._word(token)
         if self._structured is not None:
             pieces, place = self._structured.pieces, token - self.reasoning_tokens
             text = pieces[place] if place < len(pieces) else ""
@@ -91,7 +93,7 @@ class TokenTexts:
             return "content", "\n\n"
         if self._canned and token == 0:
             return "content", CANNED
-        return "content", self._text.word(token)
+        return "content", self._word(token)
 
 
 class EventStream:
@@ -107,8 +109,12 @@ class EventStream:
         texts: TokenTexts,
         include_usage: bool = False,
         continuous_usage: bool = False,
+        plain: bool = False,
     ) -> None:
+        """``plain``: nothing changes the bytes of a chunk, so those of plain texts are known beforehand."""
         self._text = text
+        self._plain: bool | None = None if plain else False
+        """None before the first token."""
         self._options = options
         self._sizes = chunk_tokens
         self._truth = truth
@@ -130,11 +136,6 @@ class EventStream:
         self._first_pending = 0
 
     @property
-    def tells_timings(self) -> bool:
-        """Whether the last event carries the engine's own figures."""
-        return self._options.server_timings
-
-    @property
     def holds_text(self) -> bool:
         """Whether tokens have come in whose text has not been put into a write yet."""
         return bool(self._pending or self._held or self._gathered)
@@ -148,7 +149,16 @@ class EventStream:
         """Add a token, which left the engine at ``truth.last_token_ns``; returns the writes that are now
         due."""
         number = self._truth.output_tokens
+        if self._plain is None:
+            self._plain = self._texts.plain
         self._truth.output_tokens += 1
+        if self._plain:
+            chunk = self._text.content(number)
+            if number:
+                return [chunk]
+            self.visible = True
+            role = self._text.role()
+            return [chunk] if role is None else [role, chunk]
         if number < self._texts.reasoning_tokens:
             self._truth.reasoning_tokens += 1
         field, text = self._texts.of(number)
@@ -229,8 +239,13 @@ class EventStream:
         if options.line_end != "lf":
             end = LINE_ENDS[options.line_end]
             events = [event.replace(b"\n", end) for event in events]
-        if options.writes_per_event > 1:
-            return [part for event in events for part in _cut(event, options.writes_per_event)]
+        if options.writes_per_event > 1:  # pieces of about the same length, none of them empty
+            lengths = [-(-len(event) // options.writes_per_event) for event in events]
+            return [
+                event[at : at + length]
+                for event, length in zip(events, lengths, strict=True)
+                for at in range(0, len(event), length)
+            ]
         if options.events_per_write == 1:
             return events
         writes = []
@@ -240,27 +255,6 @@ class EventStream:
                 writes.append(b"".join(self._gathered))
                 self._gathered = []
         return writes
-
-
-class PlainStream(EventStream):
-    """:class:`EventStream` for the default options, where each token is one chunk whose bytes are known
-    beforehand."""
-
-    def token(self) -> list[bytes]:
-        number = self._truth.output_tokens
-        self._truth.output_tokens += 1
-        chunk = self._text.content(number)
-        if number:
-            return [chunk]
-        self.visible = True
-        role = self._text.role()
-        return [chunk] if role is None else [role, chunk]
-
-
-def _cut(event: bytes, parts: int) -> list[bytes]:
-    """``event`` split into ``parts`` pieces of about the same length, none of them empty."""
-    length = -(-len(event) // parts)
-    return [event[at : at + length] for at in range(0, len(event), length)]
 
 
 def _event(value: dict[str, Any]) -> bytes:
@@ -307,10 +301,6 @@ class ReplyText:
     def content(self, token: int) -> bytes:
         """The chunk of token number ``token``, counted from 0."""
         return self._head + self._tails[(self._first_word + token) % len(WORDS)]
-
-    def word(self, token: int) -> str:
-        """The text of token number ``token``, counted from 0."""
-        return WORDS[(self._first_word + token) % len(WORDS)]
 
     def chunk(
         self,

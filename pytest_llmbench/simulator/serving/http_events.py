@@ -1,9 +1,6 @@
 """Replies of APIs other than OpenAI's over HTTP: named events (Responses, Anthropic's Messages), Ollama's
 lines.
 
-OpenAI's chat and completions have a path of their own through the engine (``serving/replies.py``), with the
-quirks of real servers.
-
 Their requests are read here too, those of the Responses API also from WebSocket messages, and events and
 lines made as JSON texts.
 
@@ -13,34 +10,20 @@ A response that ends at ``max_output_tokens`` still ends with ``response.complet
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.serving.asgi import (
-    Headers,
-    Receive,
-    Scope,
-    Send,
-    send_body,
-    send_start,
-    until_disconnect,
-)
+from pytest_llmbench.simulator.serving.asgi import Headers, Receive, Scope, Send, send_body, send_start
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
-from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id, session_id
+from pytest_llmbench.simulator.serving.generation import Generation
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import EventReply, Events, PartType, Reply
-from pytest_llmbench.simulator.serving.request_body import (
-    Fields,
-    content_of,
-    schema_form,
-    with_tools,
-)
+from pytest_llmbench.simulator.serving.replies import EventReply, Events, HttpFace, PartType, Reply
+from pytest_llmbench.simulator.serving.request_body import Fields, schema_form, with_tools
 
 CREATE = "response.create"
 
@@ -129,28 +112,34 @@ class ResponseEvents:
         """The events of further text, with those that open its item when it is the first of that kind."""
         events = []
         if self._open != kind:
-            events += self._close() + self._begin(kind)
+            events += self._close()
+            self._open = kind
+            place = self._place
+            item = self._item("in_progress", "")
+            index = place["output_index"]
+            events.append(self._event("response.output_item.added", output_index=index, item=item))
+            if kind != "function_call":
+                part = _part(kind, "")
+                events.append(self._event("response.content_part.added", **place, part=part))
         self._texts.append(text)
-        if kind == "function_call":
-            place = {"item_id": self._item_id, "output_index": len(self._output)}
-            return [*events, self._event("response.function_call_arguments.delta", **place, delta=text)]
-        place = {"item_id": self._item_id, "output_index": len(self._output), "content_index": 0}
+        name = "function_call_arguments" if kind == "function_call" else kind
         logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
-        return [*events, self._event(f"response.{kind}.delta", **place, delta=text, **logprobs)]
+        return [*events, self._event(f"response.{name}.delta", **self._place, delta=text, **logprobs)]
 
     def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False) -> list[str]:
         """The events that end the last item, and ``response.completed`` with the token counts, and
         ``timings`` beside them."""
         events = self._close()
-        if finish_reason == "length":
-            response = self._response("incomplete", self._output)
-            response["incomplete_details"] = {"reason": "max_output_tokens"}
-        elif finish_reason == "content_filter":
-            response = self._response("incomplete", self._output)
-            response["incomplete_details"] = {"reason": "content_filter"}
-        else:
-            response = self._response("completed", self._output)
-        response["usage"] = _usage(truth)
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(finish_reason)
+        response = self._response("incomplete" if cut else "completed", self._output)
+        response["incomplete_details"] = {"reason": cut} if cut else None
+        response["usage"] = {
+            "input_tokens": truth.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": truth.cached_tokens or 0},
+            "output_tokens": truth.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": truth.reasoning_tokens},
+            "total_tokens": truth.prompt_tokens + truth.output_tokens,
+        }
         more = {"timings": truth.timings()} if timings else {}
         return [*events, self._event("response.completed", response=response, **more)]
 
@@ -164,58 +153,43 @@ class ResponseEvents:
         return error_event(refusal, sequence_number=self._number)
 
     @property
-    def _item_id(self) -> str:
+    def _place(self) -> dict[str, Any]:
+        """Where in the response the open item is."""
         prefix = {"output_text": "msg", "function_call": "fc"}.get(self._open or "", "rs")
-        return f"{prefix}_{self.response_id.removeprefix('resp_')}"
-
-    def _begin(self, kind: PartType) -> list[str]:
-        self._open, index = kind, len(self._output)
-        if kind == "function_call":
-            item = self._call("in_progress", "")
-            return [self._event("response.output_item.added", output_index=index, item=item)]
-        item, part = self._item("in_progress", []), _part(kind, "")
-        place = {"item_id": self._item_id, "output_index": index, "content_index": 0}
-        return [
-            self._event("response.output_item.added", output_index=index, item=item),
-            self._event("response.content_part.added", **place, part=part),
-        ]
+        item_id = f"{prefix}_{self.response_id.removeprefix('resp_')}"
+        place = {"item_id": item_id, "output_index": len(self._output)}
+        return place if self._open == "function_call" else {**place, "content_index": 0}
 
     def _close(self) -> list[str]:
         """The events that close the open item; none where no item is open."""
         kind = self._open
         if kind is None:
             return []
-        text, index = "".join(self._texts), len(self._output)
+        text, place = "".join(self._texts), self._place
+        item = self._item("completed", text)
         if kind == "function_call":
-            return self._close_call(text, index)
-        part = _part(kind, text)
-        item = self._item("completed", [part])
-        place = {"item_id": self._item_id, "output_index": index, "content_index": 0}
-        events = [
-            self._event(f"response.{kind}.done", **place, text=text),
-            self._event("response.content_part.done", **place, part=part),
-            self._event("response.output_item.done", output_index=index, item=item),
-        ]
+            events = [self._event("response.function_call_arguments.done", **place, arguments=text)]
+        else:
+            events = [
+                self._event(f"response.{kind}.done", **place, text=text),
+                self._event("response.content_part.done", **place, part=_part(kind, text)),
+            ]
+        index = place["output_index"]
+        events.append(self._event("response.output_item.done", output_index=index, item=item))
         self._output.append(item)
         self._open, self._texts = None, []
         return events
 
-    def _close_call(self, arguments: str, index: int) -> list[str]:
-        item, place = self._call("completed", arguments), {"item_id": self._item_id, "output_index": index}
-        self._output.append(item)
-        self._open, self._texts = None, []
-        return [
-            self._event("response.function_call_arguments.done", **place, arguments=arguments),
-            self._event("response.output_item.done", output_index=index, item=item),
-        ]
-
-    def _call(self, status: str, arguments: str) -> dict[str, Any]:
-        item = {"id": self._item_id, "type": "function_call", "status": status, "call_id": "call_0"}
-        return {**item, "name": self.tool, "arguments": arguments}
-
-    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        item: dict[str, Any] = {"id": self._item_id, "status": status, "content": content}
-        if self._open == "output_text":
+    def _item(self, status: str, text: str) -> dict[str, Any]:
+        """The open item; of one that has just been opened there is no text."""
+        kind = self._open
+        assert kind is not None
+        item: dict[str, Any] = {"id": self._place["item_id"], "status": status}
+        if kind == "function_call":
+            called = {"call_id": "call_0", "name": self.tool, "arguments": text}
+            return item | {"type": "function_call", **called}
+        item["content"] = [_part(kind, text)] if status == "completed" else []
+        if kind == "output_text":
             return item | {"type": "message", "role": "assistant"}
         return item | {"type": "reasoning", "summary": []}
 
@@ -242,16 +216,6 @@ def error_event(refusal: RefusalError, **more: Any) -> str:
 def _part(kind: PartType, text: str) -> dict[str, Any]:
     part: dict[str, Any] = {"type": kind, "text": text}
     return part | {"annotations": []} if kind == "output_text" else part
-
-
-def _usage(truth: GroundTruth) -> dict[str, Any]:
-    return {
-        "input_tokens": truth.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": truth.cached_tokens or 0},
-        "output_tokens": truth.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": truth.reasoning_tokens},
-        "total_tokens": truth.prompt_tokens + truth.output_tokens,
-    }
 
 
 _CREATED = "1970-01-01T00:00:00Z"
@@ -428,74 +392,55 @@ def _event(kind: str, **fields: Any) -> str:
     return json.dumps({"type": kind, **fields}, separators=(",", ":"))
 
 
-_EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
-_LINES = (b"content-type", b"application/x-ndjson")
-
-_Parse = Callable[[dict[str, Any], str], GenerationRequest]
-_Make = Callable[[GroundTruth, str], Events]
-"""Function that makes the events of a request; takes the ground truth and the model's name."""
+RESPONSES = "/v1/responses"
 
 
 @dataclass(frozen=True, slots=True)
-class _Api:
-    parse: _Parse
-    make: _Make
+class EventApi:
+    """An API whose replies are events."""
+
+    parse: Callable[[dict[str, Any], str], GenerationRequest]
+    """Reads a request; takes its members and the model's name."""
+    events: Callable[[GroundTruth, str], Events]
+    """Makes the events of a request; takes its ground truth and the model's name."""
     lines: bool = False
     """Whether each event is a line of JSON, instead of a server-sent event with its type as name."""
 
 
-RESPONSES = "/v1/responses"
-_APIS = {
-    RESPONSES: _Api(
+EVENT_APIS: Mapping[str, EventApi] = {
+    RESPONSES: EventApi(
         parse_response, lambda truth, model: ResponseEvents(truth.request_id, int(time.time()), model)
     ),
-    "/v1/messages": _Api(
+    "/v1/messages": EventApi(
         parse_message, lambda truth, model: MessageEvents(truth.request_id, model, truth.prompt_tokens)
     ),
-    "/api/chat": _Api(parse_chat, lambda _, model: OllamaLines(model, chat=True), lines=True),
-    "/api/generate": _Api(parse_generate, lambda _, model: OllamaLines(model, chat=False), lines=True),
+    "/api/chat": EventApi(parse_chat, lambda _, model: OllamaLines(model, chat=True), lines=True),
+    "/api/generate": EventApi(parse_generate, lambda _, model: OllamaLines(model, chat=False), lines=True),
 }
-PATHS = tuple(_APIS)
 
 
-class HttpEventFace:
-    """Serves the requests to :data:`PATHS`."""
-
-    def __init__(self, generation: Generation, driver: EngineDriver) -> None:
-        self._generation = generation
-        self._driver = driver
-
-    async def serve(self, body: bytes, received_ns: int, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Raises RefusalError if it gets a status instead of a stream."""
-        api = _APIS[scope["path"]]
-        model = self._driver.config.model
-        request = api.parse(content_of(body), model)
-        if not request.stream:
-            raise RefusalError(400, f"{scope['path']} is streamed only here", "stream")
-        reply = _HttpReply(scope, receive, send, self._driver, api, timings=self._generation.tells_timings)
-        await self._generation.answer_on(reply, request, received_ns, request_id(scope), session_id(scope))
-
-
-class _HttpReply:
-    """The face of one request, and the connection that carries its events."""
+class EventFace(HttpFace):
+    """One request of an :class:`EventApi`, and the connection that carries its events."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, driver: EngineDriver, api: _Api, *, timings: bool
+        self,
+        generation: Generation,
+        driver: EngineDriver,
+        api: EventApi,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        self._connection = scope.get("state", {}).get(CONNECTION)
-        self._receive = receive
-        self._send = send
-        self._driver = driver
-        self._api = api
-        self._timings = timings
+        super().__init__(scope, receive)
+        self._send, self._driver, self._api = send, driver, api
+        self._timings = generation.options.server_timings
         self._headers: Headers = []
         self._begun = False
-        self.over = asyncio.Event()
 
-    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
-        events = self._api.make(truth, self._driver.config.model)
-        framing = _LINES if self._api.lines else _EVENT_STREAM
-        self._headers = [framing, (b"x-request-id", truth.request_id.encode("latin-1"))]
+    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int], /) -> Reply:
+        kind = b"application/x-ndjson" if self._api.lines else b"text/event-stream; charset=utf-8"
+        self._headers = [(b"content-type", kind), (b"x-request-id", truth.request_id.encode("latin-1"))]
+        events = self._api.events(truth, self._driver.config.model)
         return EventReply(self, events, texts, truth, chunk_tokens, self._driver.clock, timings=self._timings)
 
     async def send(self, text: str) -> None:
@@ -503,26 +448,11 @@ class _HttpReply:
         event = f"{text}\n" if self._api.lines else f"event: {json.loads(text)['type']}\ndata: {text}\n\n"
         await send_body(self._send, event.encode(), more=True)
 
-    async def until_over(self) -> None:
-        gone = asyncio.create_task(until_disconnect(self._receive))
-        gone.add_done_callback(lambda _: self.over.set())
-        try:
-            await self.over.wait()
-            if not gone.done():
-                await self._start()
-                await send_body(self._send, b"")
-        finally:
-            gone.cancel()
+    async def complete(self) -> None:
+        await self._start()
+        await send_body(self._send, b"")
 
     async def _start(self) -> None:
         if not self._begun:
             self._begun = True
             await send_start(self._send, 200, self._headers)
-
-    def end(self) -> None:
-        self.over.set()
-
-    def reset(self) -> None:
-        if self._connection is not None:
-            self._connection.reset()
-        self.over.set()

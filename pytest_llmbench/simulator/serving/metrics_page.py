@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,14 +37,6 @@ _LABELS = ("engine", "model_name")
 """Labels of all series; vLLM tells the engines of data parallelism apart by the first."""
 _OF_OUTPUT = ("time_to_first_token_seconds", "request_decode_time_seconds", "request_generation_tokens")
 """Metrics to which a request of prefill alone contributes nothing."""
-
-
-def _token_bounds(most: int) -> Iterator[float]:
-    """Bucket bounds for token counts: 1, 2, 5, 10, … up to ``most``."""
-    power = 1
-    while power <= most:
-        yield from (float(step * power) for step in (1, 2, 5) if step * power <= most)
-        power *= 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,9 @@ class MetricsPage:
 
     def __init__(self, config: EngineConfig, *, transfers: bool = False) -> None:
         """``transfers``: prefill and decode are apart, so KV caches are sent."""
-        tokens = tuple(_token_bounds(config.context_limit_tokens))
+        most = config.context_limit_tokens
+        steps = (float(step * 10**power) for power in range(len(str(most))) for step in (1, 2, 5))
+        tokens = tuple(step for step in steps if step <= most)
         bounds: dict[str, Sequence[float]] = {
             "time_to_first_token_seconds": _FIRST_TOKEN_S,
             "inter_token_latency_seconds": _PER_TOKEN_S,
@@ -205,13 +200,17 @@ class MetricsPage:
                 if name in (counted := each.counted(state.totals)):
                     counter.add_metric(each.labels, counted[name])
             yield counter
-        yield self._by("finished_reason", "request_success", "Requests that have ended.", lambda e: e.ended)
-        thoughts = "Replies whose thoughts have ended, by why."
-        yield self._by("reason", "thinking_ended", thoughts, lambda each: each.thinking_ended)
-        rejected = "Requests refused because the queue was full."
-        full = "max_num_queued_reqs"
-        yield self._by("reason", "admission_rejections", rejected, lambda each: {full: each.rejected})
-        yield self._accepted_by_place()
+        ended, thoughts = "Requests that have ended.", "Replies whose thoughts have ended, by why."
+        yield self._by("finished_reason", "request_success", ended, lambda each, _: each.ended)
+        yield self._by("reason", "thinking_ended", thoughts, lambda each, _: each.thinking_ended)
+        rejected, full = "Requests refused because the queue was full.", "max_num_queued_reqs"
+        yield self._by("reason", "admission_rejections", rejected, lambda each, _: {full: each.rejected})
+        yield self._by(
+            "position",
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens by place.",
+            lambda each, state: dict(enumerate(state.totals.accepted_at(each.config.speculative_tokens))),
+        )
 
     def _settings(
         self, name: str, help_text: str, settings: Callable[[EngineConfig], Mapping[str, object]]
@@ -223,22 +222,18 @@ class MetricsPage:
             family.add_metric((*each.labels, *map(str, settings(each.config).values())), 1.0)
         return family
 
-    def _accepted_by_place(self) -> Metric:
-        name = "vllm:spec_decode_num_accepted_tokens_per_pos"
-        family = CounterMetricFamily(name, "Accepted tokens by place.", labels=(*_LABELS, "position"))
-        for each, state in self._engines:
-            for place, count in enumerate(state.totals.accepted_at(each.config.speculative_tokens)):
-                family.add_metric((*each.labels, str(place)), count)
-        return family
-
     def _by(
-        self, label: str, name: str, help_text: str, counts: Callable[[EngineMetrics], Mapping[str, int]]
+        self,
+        label: str,
+        name: str,
+        help_text: str,
+        counts: Callable[[EngineMetrics, EngineState], Mapping[Any, int]],
     ) -> Metric:
         """A counter for each value of a further label."""
         family = CounterMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, label))
-        for each, _ in self._engines:
-            for value, count in counts(each).items():
-                family.add_metric((*each.labels, value), count)
+        for each, state in self._engines:
+            for value, count in counts(each, state).items():
+                family.add_metric((*each.labels, str(value)), count)
         return family
 
 

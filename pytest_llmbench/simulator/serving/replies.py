@@ -1,33 +1,25 @@
 """Replies on their way to the client: tokens come in from the engine's driver, bytes go out at once.
 
-Also the interface to one request on a protocol of the engine other than HTTP (a face), and the faults that
-it can suffer.
+A face is one request on one of the engine's protocols, with the faults that can be carried out there.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultKind
+from pytest_llmbench.simulator.engine.faults import REFUSALS, STRIKES, FaultKind
 from pytest_llmbench.simulator.engine.guardrails import Release
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.serving.asgi import Headers, Send, send_body, send_json, send_start, send_whole
-from pytest_llmbench.simulator.serving.event_stream import (
-    DONE,
-    EventStream,
-    ReplyText,
-    TokenTexts,
-    error_event,
-    error_object,
-)
+from pytest_llmbench.simulator.serving.asgi import Receive, Scope, until_disconnect
+from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruth
 from pytest_llmbench.timing import LoopAlarm
 
-_EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-_COMMENT = b": keep-alive\n\n"
+CONNECTION = "connection"
+"""Key of the request's ``state`` under which the HTTP protocol leaves its :class:`Connection`."""
 
 
 class Reply(Protocol):
@@ -55,74 +47,6 @@ class Reply(Protocol):
 
     def stop(self) -> None:
         """Note that somebody else has ended the reply: nothing may be written of its own accord any more."""
-
-
-class StreamedReply:
-    """A reply of server-sent events, whose headers are sent on acceptance."""
-
-    def __init__(
-        self, send: Send, stream: EventStream, truth: GroundTruth, clock: Clock, headers: Headers
-    ) -> None:
-        self.truth = truth
-        self._send = send
-        self._stream = stream
-        self._clock = clock
-        self._headers = headers
-        self._written_ns = 0
-        self._ended = False
-
-    async def begin(self) -> None:
-        await send_start(self._send, 200, _EVENT_STREAM + self._headers)
-        self._written_ns = self._clock()
-        for write in self._stream.opening():
-            await self._write(write)
-
-    async def token(self) -> None:
-        writes = self._stream.token()
-        if writes:
-            self._stamp()
-        for write in writes:
-            await self._write(write)
-
-    async def finish(self, reason: str) -> bool:
-        holds_text = self._stream.holds_text
-        *writes, last = self._stream.ending(reason)
-        if holds_text:
-            self._stamp()
-        for write in writes:
-            await self._write(write)
-        self._ended = True
-        self.truth.note_write(self._clock())
-        await send_body(self._send, last)
-        return False
-
-    async def fail(self, message: str) -> None:
-        self._ended = True
-        more = {"timings": self.truth.timings()} if self._stream.tells_timings else {}
-        await send_body(self._send, error_event(message, **more) + DONE)
-
-    async def keep_alive(self, every_s: float) -> None:
-        """Write a comment whenever nothing has been written for ``every_s`` seconds, until the reply has
-        ended."""
-        while not self._ended:
-            silent_s = (self._clock() - self._written_ns) / 1e9
-            if silent_s >= every_s and self._written_ns > 0:
-                await self._write(_COMMENT)
-                silent_s = 0.0
-            await asyncio.sleep(every_s - silent_s if self._written_ns > 0 else every_s)
-
-    def stop(self) -> None:
-        self._ended = True
-
-    def _stamp(self) -> None:
-        """Note that text is about to be written."""
-        self.truth.note_content(self._clock(), visible=self._stream.visible, thought=self._stream.thought)
-        self._stream.thought = False
-
-    async def _write(self, data: bytes) -> None:
-        self._written_ns = self._clock()
-        self.truth.note_write(self._written_ns)
-        await send_body(self._send, data, more=True)
 
 
 class ChunkedReply:
@@ -162,7 +86,6 @@ class ChunkedReply:
         """Do nothing: this reply never writes of its own accord."""
 
     async def _chunk(self) -> None:
-        """Say what is pending."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -174,49 +97,6 @@ class ChunkedReply:
     async def _say(self, texts: list[str]) -> None:
         """Send a chunk of these tokens, which are of the field ``self._field``."""
         raise NotImplementedError
-
-
-class WholeReply(ChunkedReply):
-    """A reply of one JSON body, sent when the last token is there."""
-
-    def __init__(
-        self,
-        send: Send,
-        text: ReplyText,
-        texts: TokenTexts,
-        truth: GroundTruth,
-        clock: Clock,
-        headers: Headers,
-        *,
-        timings: bool = False,
-    ) -> None:
-        super().__init__(texts, truth, None, clock)
-        self._send = send
-        self._text = text
-        self._headers = headers
-        self._timings = timings
-
-    async def finish(self, reason: str) -> bool:
-        truth = self.truth
-        more = {"timings": truth.timings()} if self._timings else {}
-        reason = self._texts.finish_reason(reason)
-        body = self._text.whole(self._message(), reason, truth.usage(), **more)
-        truth.first_write_ns = truth.first_visible_ns = truth.last_write_ns = self._clock()
-        truth.note_write(truth.last_write_ns)
-        await send_whole(self._send, 200, b"application/json", body, self._headers)
-        return False
-
-    async def fail(self, message: str) -> None:
-        await send_json(self._send, 500, error_object(message), self._headers)
-
-    def _message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"content": ""}
-        for token in range(self.truth.output_tokens):
-            field, text = self._texts.of(token)
-            message[field] = message.get(field, "") + text
-        if "tool_calls" in message:
-            message |= self._texts.delta("tool_calls", message["tool_calls"])
-        return message
 
 
 class FilteredReply:
@@ -279,24 +159,20 @@ class FilteredReply:
             self.truth.finish_reason = None
             self._on_end(self._reply)
 
-    async def _let_out(self, at_ns: int) -> None:
-        """Release one token, with the instant of its own: the truth has gone on meanwhile."""
-        truth, newest_ns = self.truth, self.truth.last_token_ns
-        truth.last_token_ns = at_ns
-        await self._reply.token()
-        if truth.last_token_ns == at_ns:  # else the engine gave one while this one was written
-            truth.last_token_ns = newest_ns
-
     async def run(self) -> None:
         """Release windows until the reply is complete."""
-        passing = None
+        truth, passing = self.truth, None
         while not self._over:
             leaves_ns, tokens = await self._windows.get()
             await self._alarm.until(leaves_ns)
             if passing is None:
                 passing = self._sequence.output_tokens - self._sequence.withheld_tokens
             for at_ns in tokens[:passing]:
-                await self._let_out(at_ns)
+                # Each with its own instant: the truth has gone on meanwhile.
+                newest_ns, truth.last_token_ns = truth.last_token_ns, at_ns
+                await self._reply.token()
+                if truth.last_token_ns == at_ns:  # else the engine gave one while this one was written
+                    truth.last_token_ns = newest_ns
             passing -= len(tokens[:passing])
             if not tokens and self._reason is not None:
                 self._over = True
@@ -304,44 +180,134 @@ class FilteredReply:
                 self._on_end(self._reply)
 
 
-FACE_FAULTS: frozenset[FaultKind] = REFUSALS | {"in_band_error", "reset", "half_close", "truncate", "crash"}
-"""Faults that can be injected without the bytes of server-sent events."""
+class FaultyReply:
+    """A reply to which a fault happens once, after a number of tokens, or at its end if it is shorter."""
 
-_FAULT = "the engine encountered an issue (a fault of the scenario)"
+    def __init__(self, reply: Reply, strike: Callable[[], Awaitable[bool]], after_tokens: int | None) -> None:
+        """``strike``: injects the fault and returns whether the reply is over. ``after_tokens``: None for at
+        the end."""
+        self.truth = reply.truth
+        self._reply = reply
+        self._strike = strike
+        self._after_tokens = after_tokens
+        self._struck = False
+        self._over = False
+
+    async def begin(self) -> None:
+        await self._reply.begin()
+        if self._after_tokens == 0:
+            await self._do()
+
+    async def token(self) -> None:
+        if self._over:
+            return
+        await self._reply.token()
+        if self.truth.output_tokens == self._after_tokens:
+            await self._do()
+
+    async def finish(self, reason: str) -> bool:
+        if not self._struck:
+            await self._do()
+        return False if self._over else await self._reply.finish(reason)
+
+    async def fail(self, message: str) -> None:
+        if not self._over:
+            await self._reply.fail(message)
+
+    def stop(self) -> None:
+        self._over = True
+        self._reply.stop()
+
+    async def _do(self) -> None:
+        self._struck = True
+        self._over = await self._strike()
+        if self._over:
+            self._reply.stop()
 
 
-class Face(Protocol):
-    """One request on a protocol: it makes the reply, and knows when the reply is over."""
+FAULT = "the engine encountered an issue (a fault of the scenario)"
 
-    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
+
+class Face:
+    """One request on a protocol: it makes the reply, carries out faults on it, and knows when it is over."""
+
+    faults: frozenset[FaultKind] = REFUSALS | STRIKES.keys()
+    """Faults that can be given."""
+    whole = False
+    """Whether the reply is one document, to which a fault in mid-stream happens at the end."""
+    inline = False
+    """Whether reasoning can only be a part of the text."""
+
+    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int], /) -> Reply:
         """The reply that the tokens go to. ``chunk_tokens``: number of tokens of each chunk."""
+        raise NotImplementedError
+
+    async def strike(self, kind: FaultKind, reply: Reply) -> bool:
+        """Carry out a fault, other than a refusal and a crash; returns whether the reply is over."""
+        if kind == "in_band_error":
+            await reply.fail(FAULT)
+        elif kind == "truncate":
+            self.end()
+        else:
+            self.reset()
+        return True
 
     async def until_over(self) -> None:
         """Wait until the reply is complete or the client has gone."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """End the reply in an orderly way, but without its last words."""
+        raise NotImplementedError
 
     def reset(self) -> None:
         """End the connection at once."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop what works on the reply on its own; by default nothing does."""
 
 
-def strike_on(
-    kind: FaultKind, face: Face, reply: Reply, crash: Callable[[], None]
-) -> Callable[[], Awaitable[bool]]:
-    """The function that carries out ``kind``, one of :data:`FACE_FAULTS` that is not a refusal; all end the
-    reply."""
+class Connection(Protocol):
+    """The transport under a reply over HTTP, of this package's server."""
 
-    async def strike() -> bool:
-        if kind == "in_band_error":
-            await reply.fail(_FAULT)
-        elif kind == "crash":
-            crash()
-        else:
-            (face.end if kind == "truncate" else face.reset)()
-        return True
+    def reset(self) -> None:
+        """Close at once, with a reset (RST)."""
 
-    return strike
+    def half_close(self) -> None:
+        """Send what is buffered, and then no more (FIN), in the middle of the response."""
+
+
+class HttpFace(Face):
+    """One request over HTTP."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        """None on a server that is not this package's."""
+        self._receive = receive
+        self.over = asyncio.Event()
+        """Set when the reply is complete, or nobody is there to receive it."""
+
+    async def until_over(self) -> None:
+        gone = asyncio.create_task(until_disconnect(self._receive))
+        gone.add_done_callback(lambda _: self.over.set())
+        try:
+            await self.over.wait()
+            if not gone.done():
+                await self.complete()
+        finally:
+            gone.cancel()
+
+    async def complete(self) -> None:
+        """Send what ends the response; by default the reply has done so."""
+
+    def end(self) -> None:
+        self.over.set()
+
+    def reset(self) -> None:
+        if self.connection is not None:
+            self.connection.reset()
+        self.over.set()
 
 
 PartType = Literal["output_text", "reasoning_text", "function_call"]

@@ -43,12 +43,13 @@ def parse_request(
     chat = endpoint is Endpoint.CHAT
     texts, token_ids = fields.messages() if chat else fields.prompt()
     tools = fields.tools() if chat else ()
+    form = schema_form(content, "response_format")
     return fields.request(
         with_tools(texts, tools),
         fields.ceiling(),
         token_ids=token_ids,
         media_ids=fields.media_ids() if chat else (),
-        structured=fields.structured(tools, _json_form(content)) if chat else None,
+        structured=fields.structured(tools, form and form.get("json_schema", {})) if chat else None,
         include_usage=fields.stream_option("include_usage"),
         continuous_usage=fields.stream_option("continuous_usage_stats"),
     )
@@ -63,27 +64,6 @@ def schema_form(holder: Any, key: str) -> Any:
     """The value of ``key``, if it asks for an answer by a schema; else None."""
     form = holder.get(key) if isinstance(holder, dict) else None
     return form if isinstance(form, dict) and form.get("type") == "json_schema" else None
-
-
-def _json_form(content: dict[str, Any]) -> Any:
-    form = schema_form(content, "response_format")
-    return None if form is None else form.get("json_schema", {})
-
-
-def _tool_named(choice: Any) -> str:
-    """Name of the tool that must be called: chat has it in an object of its own."""
-    if not isinstance(choice, dict):
-        return ""
-    function = choice.get("function")
-    name = (function if isinstance(function, dict) else choice).get("name")
-    return name if isinstance(name, str) else ""
-
-
-def _as_chat(tool: Any, parameters: str) -> Any:
-    if not isinstance(tool, dict):
-        return tool
-    kept = {"parameters" if key == parameters else key: value for key, value in tool.items()}
-    return {"type": "function", "function": {k: v for k, v in kept.items() if k not in ("type", "strict")}}
 
 
 def content_of(body: bytes) -> dict[str, Any]:
@@ -148,26 +128,19 @@ class Fields:
         self._wrong(name, "true or false")
         return False
 
-    def count(self, name: str, least: int) -> int | None:
+    def count(self, name: str, least: int | None = None) -> int | None:
         value = self._content.get(name)
         if value is None:
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
             return value
-        self._wrong(name, f"a whole number of {least} or more")
+        self._wrong(name, "a whole number" + ("" if least is None else f" of {least} or more"))
         return None
 
     def ceiling(self) -> int | None:
         plain = self.count("max_tokens", least=1)
         newer = self.count("max_completion_tokens", least=1)
         return plain if newer is None else newer
-
-    def whole(self, name: str) -> int:
-        value = self._content.get(name)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value or 0
-        self._wrong(name, "a whole number")
-        return 0
 
     def thinks(self) -> bool:
         template = self._content.get("chat_template_kwargs")
@@ -228,7 +201,12 @@ class Fields:
         if not isinstance(tools, list) or not tools:
             self._wrong("tools", "a list of functions")
             return ()
-        shaped = [_as_chat(tool, parameters) if parameters else tool for tool in tools]
+        shaped = list(tools)
+        for number, tool in enumerate(tools if parameters else ()):
+            if isinstance(tool, dict):
+                kept = {"parameters" if key == parameters else key: value for key, value in tool.items()}
+                function = {key: value for key, value in kept.items() if key not in ("type", "strict")}
+                shaped[number] = {"type": "function", "function": function}
         try:
             StructuredOutput.of(shaped)
         except (SuiteError, RecursionError) as error:
@@ -239,8 +217,11 @@ class Fields:
     def structured(self, tools: Sequence[Mapping[str, Any]], form: Any) -> StructuredOutput | None:
         """The form that the reply has to have, if the request settles it. ``form``: what holds the schema of
         an answer."""
-        choice = self._content.get("tool_choice")
-        wanted = _tool_named(choice)
+        choice, wanted = self._content.get("tool_choice"), None
+        if isinstance(choice, dict):  # chat has the name of the tool in an object of its own
+            function = choice.get("function")
+            wanted = (function if isinstance(function, dict) else choice).get("name")
+            wanted = wanted if isinstance(wanted, str) else None
         if tools and wanted:
             tools = [tool for tool in tools if tool["function"]["name"] == wanted]
             if not tools:
@@ -280,12 +261,19 @@ class Fields:
             min_tokens=self.count("min_tokens", least=0) or 0,
             ignore_eos=self.flag("ignore_eos"),
             continuous_usage=continuous_usage,
-            priority=self.whole("priority"),
+            priority=self.count("priority") or 0,
             thinks=self.thinks() and thinks,
             structured=structured,
             adapter=self._asked if self._asked is not None and self._asked in self._adapters else "",
         )
-        self._check_rest(request)
+        temperature = self._content.get("temperature")
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (number and temperature >= 0):
+            self._wrong("temperature", "a number of 0 or more")
+        if self._content.get("n") not in (None, 1):
+            self._wrong("n", "1: this server gives one choice")
+        if max_tokens is not None and request.min_tokens > max_tokens:
+            self._wrong("min_tokens", f"at most max_tokens ({max_tokens})")
         return self.right(request)
 
     def right(self, request: GenerationRequest) -> GenerationRequest:
@@ -294,17 +282,6 @@ class Fields:
         if not request.adapter:
             require_model(self._asked, self._model)
         return request
-
-    def _check_rest(self, request: GenerationRequest) -> None:
-        """Check the fields of which only one value is accepted, and those that have to agree with others."""
-        temperature = self._content.get("temperature")
-        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-        if temperature is not None and not (number and temperature >= 0):
-            self._wrong("temperature", "a number of 0 or more")
-        if self._content.get("n") not in (None, 1):
-            self._wrong("n", "1: this server gives one choice")
-        if request.max_tokens is not None and request.min_tokens > request.max_tokens:
-            self._wrong("min_tokens", f"at most max_tokens ({request.max_tokens})")
 
 
 def _message_texts(message: Any) -> list[str] | None:

@@ -23,10 +23,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.registry import face, load, required, transport_called
 from pytest_llmbench.simulator.scenario import DISTRIBUTION, Scenario, software_version
-from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
+from pytest_llmbench.simulator.serving.app import RECEIVED_NS, EngineApp
+from pytest_llmbench.simulator.serving.asgi import BODY_LIMIT_BYTES
 from pytest_llmbench.simulator.serving.driver import EngineDriver
-from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
+from pytest_llmbench.simulator.serving.replies import CONNECTION
 from pytest_llmbench.timing import best_alarm
 from pytest_llmbench.tokens import reference_tokenizer
 
@@ -103,19 +104,13 @@ class EngineServer(uvicorn.Server):
         await super().startup(sockets=sockets)
         gc.collect()
         gc.freeze()  # what start-up made is never garbage, and each full collection would look at it again
-        print(json.dumps(self._ready_line()), flush=True)
-
-    def _ready_line(self) -> dict[str, Any]:
         host, port = self._listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        grpc = {} if self._grpc is None else {"grpc_target": f"{shown}:{self._grpc.port}"}
-        return {
-            "ready": True,
-            "url": f"http://{shown}:{port}/v1",
-            **grpc,
-            "model": self._scenario.engine.model,
-            "pid": os.getpid(),
-        }
+        ready = {"ready": True, "url": f"http://{shown}:{port}/v1"}
+        if self._grpc is not None:
+            ready["grpc_target"] = f"{shown}:{self._grpc.port}"
+        ready |= {"model": self._scenario.engine.model, "pid": os.getpid()}
+        print(json.dumps(ready), flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -152,11 +147,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _uvicorn_config(app: Any) -> uvicorn.Config:
+    has_websockets = importlib.util.find_spec("websockets") is not None
     return uvicorn.Config(
         app,
         http=StampingProtocol,
         interface="asgi3",
-        ws=_websocket_protocol(),
+        ws=(face("websocket", "uvicorn") if has_websockets else None) or "none",
         ws_max_size=BODY_LIMIT_BYTES,
         ws_per_message_deflate=False,  # packing each token would cost more than it saves
         lifespan="off",
@@ -167,14 +163,6 @@ def _uvicorn_config(app: Any) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
-
-
-def _websocket_protocol() -> Any:
-    """The value of uvicorn's parameter ``ws``: without the package websockets there is no WebSocket
-    server."""
-    if importlib.util.find_spec("websockets") is None:
-        return "none"
-    return face("websocket", "uvicorn") or "none"
 
 
 def require_grpc() -> None:

@@ -18,8 +18,8 @@ from pytest_llmbench.simulator.scenario import (
     Scenario,
     disclosure,
     option_meanings,
-    overridden,
     parse_scenario,
+    with_overrides,
 )
 
 
@@ -204,11 +204,11 @@ def test_a_router_is_named_or_takes_turns() -> None:
 
 
 def test_options_over_those_of_a_scenario() -> None:
-    routed = overridden(parse_scenario("fast"), {"replicas": "3", "router": "prefix"})
+    routed = with_overrides(parse_scenario("fast"), {"replicas": "3", "router": "prefix"})
     assert routed.deployment == ClusterOptions(replicas=3, router="prefix")
-    assert overridden(routed, {"router": "session"}).deployment.policies() == "session"
-    assert overridden(routed, {"seed": "4"}).deployment == routed.deployment
-    alone = overridden(routed, {"replicas": "1", "router": "none"})
+    assert with_overrides(routed, {"router": "session"}).deployment.policies() == "session"
+    assert with_overrides(routed, {"seed": "4"}).deployment == routed.deployment
+    alone = with_overrides(routed, {"replicas": "1", "router": "none"})
     assert disclosure(alone.engine, alone.deployment) == disclosure(alone.engine)
 
 
@@ -225,4 +225,4 @@ def test_options_of_two_kinds_of_deployments_do_not_go_together() -> None:
 
     spared = Scenario(parse_scenario("fast").engine, deployment=Spares())
     with pytest.raises(SuiteError, match="'replicas' cannot be combined with those of the spare engines"):
-        overridden(spared, {"replicas": "2"})
+        with_overrides(spared, {"replicas": "2"})

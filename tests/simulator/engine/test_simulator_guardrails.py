@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.guardrails import Guardrails
+from pytest_llmbench.simulator.engine.guardrails import Guardrails, Release
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 INPUT = {"input_filter": "enabled", "input_filter_us": 3000, "input_filter_us_per_token": 2}
@@ -35,7 +35,7 @@ def test_filters_that_are_not_on_cost_nothing(state: str) -> None:
     )
     assert (stages.screen(320).delay_ns, stages.screens, stages.holds) == (0, False, False)
     assert stages.cut(10) is None
-    assert stages.open_release().produced(17, last=False) == 17
+    assert Release(stages).produced(17, last=False) == 17
     assert stages.released_ns(np.array([1, 2, 3])).tolist() == [1, 2, 3]
 
 
@@ -57,7 +57,7 @@ def test_checks_of_one_answer_are_made_one_after_another() -> None:
 def test_token_by_token_and_all_at_once_agree(gaps: list[int], window: int) -> None:
     stages = Guardrails(config(**{**OUTPUT, "output_filter_window_tokens": window}))
     token_ns = np.cumsum(np.array(gaps, dtype=np.int64))
-    release, expected, held = stages.open_release(), [], 0
+    release, expected, held = Release(stages), [], 0
     for number, at_ns in enumerate(token_ns.tolist(), 1):
         held += 1
         leaves = release.produced(at_ns, last=number == len(token_ns))

@@ -104,8 +104,8 @@ def test_the_longest_unused_block_goes_first_and_beginnings_last() -> None:
 
 def test_references_are_counted_per_user() -> None:
     cache = PrefixCache()
-    assert not cache.acquire(7)
-    assert cache.acquire(7)
+    cache.acquire([7])
+    cache.acquire([7])
     cache.release([7])
     assert cache.used == 1
     cache.release([7])
@@ -150,15 +150,14 @@ def test_a_forgotten_cache_is_found_by_nobody_and_loses_no_block() -> None:
 
 def test_forgotten_blocks_are_gone_with_their_last_user() -> None:
     cache = PrefixCache()
-    for block in (1, 2, 2):
-        cache.acquire(block)
+    cache.acquire([1, 2, 2])
     cache.release([1])
     cache.forget()
     assert (1 in cache, 2 in cache, cache.hits([2], 1), cache.used) == (False, True, 0, 1)
     cache.release([2])
     cache.release([2])
     assert len(cache) == 0
-    assert not cache.acquire(2)
+    cache.acquire([2])
     assert cache.hits([2], 1) == 1
 
 

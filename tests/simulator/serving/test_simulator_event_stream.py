@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine.faults import StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, ReplyText, TokenTexts
+from pytest_llmbench.simulator.serving.event_stream import EventStream, ReplyText, TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import ChunkedReply
 from pytest_llmbench.simulator.serving.request_body import Endpoint
@@ -32,20 +32,18 @@ EACH_OPTION = st.builds(
 )
 
 
-def reply(
-    options: StreamOptions, tokens: int, thoughts: int = 0, kind: type[EventStream] = EventStream
-) -> bytes:
-    text = ReplyText(Endpoint.CHAT, "id", 1, "m", 3)
-    texts = TokenTexts(text, options.reasoning_place, options.first_chunk)
+def reply(options: StreamOptions, tokens: int, thoughts: int = 0, *, plain: bool = False) -> bytes:
+    texts = TokenTexts(3, options.reasoning_place, options.first_chunk)
     texts.reason_first(thoughts)
     truth = GroundTruth("id", 0, prompt_tokens=5)
-    stream = kind(
-        text,
+    stream = EventStream(
+        ReplyText(Endpoint.CHAT, "id", 1, "m", 3),
         options,
         options.chunk_tokens(EngineSequence("", 5, tokens)),
         truth,
         texts=texts,
         include_usage=True,
+        plain=plain,
     )
     writes = stream.opening()
     for _ in range(tokens):
@@ -81,8 +79,9 @@ def test_no_combination_loses_or_adds_text(options: StreamOptions, tokens: int, 
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 40])
-def test_the_quick_way_and_the_general_one_write_the_same_bytes(tokens: int) -> None:
-    assert reply(StreamOptions(), tokens, kind=PlainStream) == reply(StreamOptions(), tokens)
+@pytest.mark.parametrize("thoughts", [0, 1])
+def test_the_quick_way_and_the_general_one_write_the_same_bytes(tokens: int, thoughts: int) -> None:
+    assert reply(StreamOptions(), tokens, thoughts, plain=True) == reply(StreamOptions(), tokens, thoughts)
 
 
 def test_chunks_never_mix_reasoning_and_content() -> None:
@@ -103,7 +102,7 @@ class _Gathered(ChunkedReply):
 
     def __init__(self, sizes: Iterator[int] | None, thoughts: int) -> None:
         self.chunks: list[int] = []
-        texts = TokenTexts(ReplyText(Endpoint.CHAT, "id", 0, "m", 0), "reasoning_content", "whitespace")
+        texts = TokenTexts(0, "reasoning_content", "whitespace")
         texts.reason_first(thoughts)
         truth = GroundTruth("id", 0, 5)
         super().__init__(texts, truth, sizes, lambda: 10 * (len(self.chunks) + 1))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.simulator.serving.event_stream import WORDS, ReplyText
+from pytest_llmbench.simulator.engine.cheats import WORDS, Conduct
+from pytest_llmbench.simulator.serving.event_stream import ReplyText
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.tokens import reference_tokenizer
@@ -24,9 +25,9 @@ def text_of(endpoint: Endpoint, first_word: int = 0, request_id: str = "id-1") -
     return ReplyText(endpoint, request_id, 1_700_000_000, "sim-fast", first_word)
 
 
-def whole(text: ReplyText, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
+def whole(text: ReplyText, prompt_tokens: int, output_tokens: int, first_word: int = 0) -> dict[str, Any]:
     """The reply as one JSON object."""
-    content = "".join(map(text.word, range(output_tokens)))
+    content = Conduct(first_word, output_tokens).text(output_tokens)
     usage = GroundTruth("id-1", 0, prompt_tokens, output_tokens=output_tokens).usage()
     body = text.whole({"content": content}, "length", usage)
     found: dict[str, Any] = json.loads(body)
@@ -74,7 +75,7 @@ def test_a_request_id_is_quoted() -> None:
 @pytest.mark.parametrize("endpoint", list(Endpoint))
 def test_whole_replies_say_the_same_as_their_chunks(endpoint: Endpoint) -> None:
     text = text_of(endpoint, first_word=21)
-    body = whole(text, 3, 150)
+    body = whole(text, 3, 150, first_word=21)
     chunks = [event(text.content(i))["choices"][0] for i in range(150)]
     choice = body["choices"][0]
     if endpoint is Endpoint.CHAT:
@@ -87,5 +88,5 @@ def test_whole_replies_say_the_same_as_their_chunks(endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("first_word", range(len(WORDS)))
 def test_a_tokenizer_finds_as_many_tokens_as_were_given(first_word: int) -> None:
-    text = whole(text_of(Endpoint.COMPLETIONS, first_word), 1, 130)["choices"][0]["text"]
+    text = whole(text_of(Endpoint.COMPLETIONS), 1, 130, first_word)["choices"][0]["text"]
     assert reference_tokenizer("cl100k_base").count(text) == 130
