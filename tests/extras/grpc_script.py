@@ -8,14 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
-    Event,
     RequestReceived,
     StreamEnded,
 )
@@ -24,6 +22,7 @@ from http2_frames import header_block
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame
 from scripted_server import Conversation, Script
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+from talk_script import Opened, Talk
 
 from pytest_llmbench.extras.grpc.messages import prefixed
 
@@ -46,37 +45,26 @@ REPLY = (chunk(1), chunk(2), complete())
 
 
 @dataclass
-class Talk:
-    """One connection, from the server's side."""
+class GrpcTalk(Talk):
+    """One connection."""
 
-    conversation: Conversation
     h2: H2Connection
     generous: bool = True
     """Give the windows back as the request comes in."""
-    partly: Callable[[Talk], None] | None = None
+    partly: Callable[[GrpcTalk], None] | None = None
     """Called when there is something of a request, and not all of it."""
-    turn: int = -1
-    """Calls of the client are numbered from 0."""
     stream: int = 0
     """The stream of the last call."""
     headers: list[tuple[str, str]] = field(default_factory=list)
     asked: bytes = b""
     """The message of the last call, with what is before it."""
-    read_ns: int = 0
-    """When its last byte had been read."""
-    heard: list[Event] = field(default_factory=list)
-    """Everything of the client."""
-
-    def send(self, data: bytes) -> None:
-        self.conversation.send(data)
 
     def next(self) -> bool:
-        """The client's next call; False when it has closed."""
         while True:
             data = self.conversation.sock.recv(65536)
             if self.take(data):
                 return True
-            if not data or self.got(ConnectionTerminated):
+            if not data or isinstance(self.heard[-1], ConnectionTerminated):
                 return False
 
     def take(self, data: bytes) -> bool:
@@ -102,9 +90,6 @@ class Talk:
     def flush(self) -> None:
         if out := self.h2.data_to_send():
             self.send(out)
-
-    def got(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.heard if isinstance(event, kind)]
 
     # Frames, of the last call.
 
@@ -133,6 +118,10 @@ class Talk:
     def away(self, last: int, code: int = 0, said: bytes = b"") -> bytes:
         return GoAwayFrame(0, last_stream_id=last, error_code=code, additional_data=said).serialize()
 
+    def parts(self) -> list[bytes]:
+        first, second, last = map(self.data, REPLY)
+        return [self.ok(), first, second, last + self.end()]
+
     def reply(self, messages: Iterable[bytes] = REPLY) -> None:
         """A whole reply, each message in a frame of its own."""
         self.send(self.ok())
@@ -145,27 +134,12 @@ def ping(data: bytes = b"12345678") -> bytes:
     return PingFrame(0, data).serialize()
 
 
-@dataclass
-class Opened:
-    """The connections that a server was asked for."""
-
-    talks: list[Talk] = field(default_factory=list)
-
-    @property
-    def turns(self) -> list[int]:
-        """Calls on each connection."""
-        return [talk.turn + 1 for talk in self.talks]
-
-    def got(self, kind: type[Event]) -> list[Any]:
-        return [event for talk in self.talks for event in talk.got(kind)]
-
-
 def calls(
-    turn: Callable[[Talk], None],
-    opened: Opened | None = None,
+    turn: Callable[[GrpcTalk], None],
+    opened: Opened[GrpcTalk] | None = None,
     *,
     generous: bool = True,
-    partly: Callable[[Talk], None] | None = None,
+    partly: Callable[[GrpcTalk], None] | None = None,
     **settings: int,
 ) -> Script:
     """A script for a server made with ``read_body=False``: calls ``turn`` for each call of a client.
@@ -178,7 +152,7 @@ def calls(
         h2.initiate_connection()
         if settings:
             h2.update_settings({SettingCodes[name]: value for name, value in settings.items()})
-        talk = Talk(conversation, h2, generous, partly)
+        talk = GrpcTalk(conversation, h2, generous, partly)
         if opened is not None:
             opened.talks.append(talk)
         begun = f"{conversation.head}\r\n\r\n".encode() + conversation.body
@@ -191,7 +165,7 @@ def calls(
     return script
 
 
-def replies(messages: Iterable[bytes] = REPLY) -> Callable[[Talk], None]:
+def replies(messages: Iterable[bytes] = REPLY) -> Callable[[GrpcTalk], None]:
     """The same messages to each call."""
     told = tuple(messages)
     return lambda talk: talk.reply(told)

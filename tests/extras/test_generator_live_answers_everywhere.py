@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
-from grpc_script import Talk as Call
-from grpc_script import calls, chunk, complete
+from grpc_script import GrpcTalk, calls, chunk, complete
 from http2_script import Asked, Peer, each, peers
 from live_talk import (
     CHAT,
@@ -29,7 +28,7 @@ from live_talk import (
 )
 from scripted_server import DONE, HEAD, Script, ScriptedServer, chunked, event
 from tritonclient.grpc import service_pb2 as kserve
-from websocket_script import Talk, completed, created, delta, websockets
+from websocket_script import WebSocketTalk, completed, created, delta, websockets
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.grpc.messages import prefixed
@@ -222,15 +221,15 @@ def chats(heard: Heard) -> Callable[[Peer, Asked], None]:
     return answer
 
 
-def responds(heard: Heard) -> Callable[[Talk], None]:
-    def turn(talk: Talk) -> None:
+def responds(heard: Heard) -> Callable[[WebSocketTalk], None]:
+    def turn(talk: WebSocketTalk) -> None:
         talk.say([created(), *map(delta, heard(of_chat(talk.asked["input"]))), completed(3)])
 
     return turn
 
 
-def infers(heard: Heard) -> Callable[[Call], None]:
-    def turn(call: Call) -> None:
+def infers(heard: Heard) -> Callable[[GrpcTalk], None]:
+    def turn(call: GrpcTalk) -> None:
         asked = kserve.ModelInferRequest.FromString(call.asked[5:])
         prompt = asked.raw_input_contents[0][4:].decode()
         call.reply([*map(infer_response, heard(of_text(prompt))), infer_response("", final=True)])
@@ -251,9 +250,9 @@ def infer_response(text: str, *, final: bool = False) -> bytes:
 @pytest.mark.parametrize("name", ["vllm-grpc", "sglang-grpc"])
 def test_replies_of_token_ids_hold_no_answers(serve: Serve, plan: MakePlan, name: str) -> None:
     """The history would lack them, and nobody would see it."""
-    asked: list[Call] = []
+    asked: list[GrpcTalk] = []
 
-    def turn(call: Call) -> None:
+    def turn(call: GrpcTalk) -> None:
         asked.append(call)
         call.reply([chunk(1), chunk(2), complete()])
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scripted_server import Conversation, Script, plain
+from talk_script import Opened, Talk, in_turn, nothing_more
 from websockets.frames import CLOSE, CONT, PING, TEXT, Frame, Opcode
 from websockets.utils import accept_key
 
@@ -70,28 +71,20 @@ def handshake(head: str) -> bytes:
 
 
 @dataclass
-class Talk:
-    """One WebSocket, from the server's side."""
+class WebSocketTalk(Talk):
+    """One WebSocket; what it heard are control frames, each with its opcode."""
 
-    conversation: Conversation
-    turn: int = -1
-    """Messages of the client are numbered from 0."""
     asked: dict[str, Any] = field(default_factory=dict)
     """The last message of the client."""
-    read_ns: int = 0
-    """When its last byte had been read."""
-    heard: list[tuple[Opcode, bytes]] = field(default_factory=list)
-    """Control frames of the client."""
 
-    def send(self, data: bytes) -> None:
-        self.conversation.send(data)
+    def parts(self) -> list[bytes]:
+        return list(map(text, REPLY))
 
     def say(self, payloads: Iterable[object]) -> None:
         for payload in payloads:
             self.send(text(payload))
 
     def next(self) -> bool:
-        """The client's next message; False when it has closed."""
         while True:
             opcode, data = self._frame()
             if opcode is TEXT:
@@ -127,24 +120,11 @@ class Talk:
         return found
 
 
-@dataclass
-class Opened:
-    """The WebSockets that a server was asked for."""
-
-    talks: list[Talk] = field(default_factory=list)
-
-    @property
-    def turns(self) -> list[int]:
-        """Messages on each connection."""
-        return [talk.turn + 1 for talk in self.talks]
-
-    @property
-    def heard(self) -> list[tuple[Opcode, bytes]]:
-        """Control frames of all clients."""
-        return [heard for talk in self.talks for heard in talk.heard]
-
-
-def websockets(turn: Callable[[Talk], None], opened: Opened | None = None, greeting: bytes = b"") -> Script:
+def websockets(
+    turn: Callable[[WebSocketTalk], None],
+    opened: Opened[WebSocketTalk] | None = None,
+    greeting: bytes = b"",
+) -> Script:
     """A script for a server made with ``read_body=False``: opens the WebSocket, and calls ``turn`` for each
     message of the client. Other requests are told to upgrade."""
 
@@ -152,7 +132,7 @@ def websockets(turn: Callable[[Talk], None], opened: Opened | None = None, greet
         if "sec-websocket-key" not in conversation.headers:
             conversation.send(plain("426 Upgrade Required"))
             return
-        talk = Talk(conversation)
+        talk = WebSocketTalk(conversation)
         if opened is not None:
             opened.talks.append(talk)
         conversation.send(handshake(conversation.head) + greeting)
@@ -162,7 +142,7 @@ def websockets(turn: Callable[[Talk], None], opened: Opened | None = None, greet
     return script
 
 
-def replies(*payloads: object) -> Callable[[Talk], None]:
+def replies(*payloads: object) -> Callable[[WebSocketTalk], None]:
     """The same messages to each request."""
     return lambda talk: talk.say(payloads or REPLY)
 
@@ -171,16 +151,6 @@ def ping(data: bytes = b"hi") -> bytes:
     return frame(PING, data)
 
 
-def says(*data: bytes, then: Callable[[Talk], None] = lambda talk: None) -> Script:
+def says(*data: bytes, then: Callable[[WebSocketTalk], None] = nothing_more) -> Script:
     """A server that sends these bytes once it was asked."""
-
-    def turn(talk: Talk) -> None:
-        for piece in data:
-            talk.send(piece)
-        then(talk)
-
-    return websockets(turn)
-
-
-def hangs_up(talk: Talk) -> None:
-    talk.conversation.half_close()
+    return websockets(in_turn(*data, then=then))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpc_replies import HEADERS, REPLIES
-from grpc_script import Talk, calls, ping
+from grpc_script import GrpcTalk, calls, ping
 from http2_frames import header_block
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PushPromiseFrame, SettingsFrame
 from scripted_server import ScriptedServer
@@ -31,7 +31,7 @@ PAGE = Path(__file__).parents[2] / "hostile" / "tables.md"
 BEGIN, END = "<!-- gRPC: tests/extras/grpc/grpc_faces.py --write -->\n", "<!-- end of gRPC -->\n"
 PATIENT = Deadlines(connect_s=15.0, first_byte_s=15.0, between_chunks_s=15.0, total_s=30.0, drain_s=30.0)
 IMPATIENT = Deadlines(connect_s=15.0, first_byte_s=0.4, between_chunks_s=0.4, total_s=0.4, drain_s=15.0)
-Face = Callable[[Talk, Sequence[bytes]], None]
+Face = Callable[[GrpcTalk, Sequence[bytes]], None]
 """What a server does with a call, of which these messages would be the reply."""
 
 
@@ -52,17 +52,17 @@ class Prompts:
         return {}
 
 
-def _after(first: int, then: Callable[[Talk, Sequence[bytes]], bytes]) -> Face:
+def _after(first: int, then: Callable[[GrpcTalk, Sequence[bytes]], bytes]) -> Face:
     """So many messages of the reply, then something else, and the connection stays open."""
 
-    def face(talk: Talk, reply: Sequence[bytes]) -> None:
+    def face(talk: GrpcTalk, reply: Sequence[bytes]) -> None:
         talk.send(talk.ok() + talk.data(b"".join(reply[:first])) if first else talk.ok())
         talk.send(then(talk, reply))
 
     return face
 
 
-def _ends(*trailers: tuple[str, str]) -> Callable[[Talk, Sequence[bytes]], bytes]:
+def _ends(*trailers: tuple[str, str]) -> Callable[[GrpcTalk, Sequence[bytes]], bytes]:
     return lambda talk, _: talk.head(*trailers, end=True)
 
 
@@ -71,8 +71,10 @@ def _says(payload: bytes) -> Face:
     return _after(0, lambda talk, reply: talk.data(payload) + talk.data(b"".join(reply)) + talk.end())
 
 
-def _endless(first: int, again: Callable[[Talk, Sequence[bytes]], bytes], *, headers: bool = True) -> Face:
-    def face(talk: Talk, reply: Sequence[bytes]) -> None:
+def _endless(
+    first: int, again: Callable[[GrpcTalk, Sequence[bytes]], bytes], *, headers: bool = True
+) -> Face:
+    def face(talk: GrpcTalk, reply: Sequence[bytes]) -> None:
         if headers:
             talk.send(talk.ok() + (talk.data(b"".join(reply[:first])) if first else b""))
         while not talk.conversation.server.stopping.is_set():
@@ -82,45 +84,45 @@ def _endless(first: int, again: Callable[[Talk, Sequence[bytes]], bytes], *, hea
     return face
 
 
-def _byte_by_byte(talk: Talk, reply: Sequence[bytes]) -> None:
+def _byte_by_byte(talk: GrpcTalk, reply: Sequence[bytes]) -> None:
     talk.send(talk.ok() + talk.data(b"\0" + (1 << 20).to_bytes(4, "big")))
     _endless(0, lambda talk, _: talk.data(b"x"), headers=False)(talk, reply)
 
 
-def _closes(talk: Talk, reply: Sequence[bytes]) -> None:
+def _closes(talk: GrpcTalk, reply: Sequence[bytes]) -> None:
     talk.send(talk.ok() + talk.data(b"".join(reply)))
     talk.conversation.half_close()
 
 
 def _of_kind(kind: str) -> Face:
-    def face(talk: Talk, reply: Sequence[bytes]) -> None:
+    def face(talk: GrpcTalk, reply: Sequence[bytes]) -> None:
         talk.send(talk.head((":status", "200"), *([("content-type", kind)] if kind else [])))
         talk.send(talk.data(b"".join(reply)) + talk.end())
 
     return face
 
 
-def _without_end(talk: Talk, _: Sequence[bytes]) -> bytes:
+def _without_end(talk: GrpcTalk, _: Sequence[bytes]) -> bytes:
     """A header block, of which more comes for ever."""
     begun = HeadersFrame(talk.stream, header_block(HEADERS)).serialize()
     return begun + ContinuationFrame(talk.stream, b"\0\1a\1b" * 3000).serialize() * 12
 
 
-def _unpacks(talk: Talk, _: Sequence[bytes]) -> bytes:
+def _unpacks(talk: GrpcTalk, _: Sequence[bytes]) -> bytes:
     """A header of 4 KB in the table, and 16,000 references to it."""
     block = header_block(HEADERS) + b"\x40\x01a\x7f\x81\x1e" + b"a" * 4000 + b"\xbe" * 12_000
     return HeadersFrame(talk.stream, block, flags=["END_HEADERS"]).serialize()
 
 
-def _pushes(talk: Talk, _: Sequence[bytes]) -> bytes:
+def _pushes(talk: GrpcTalk, _: Sequence[bytes]) -> bytes:
     block = header_block([(":method", "GET")])
     return PushPromiseFrame(talk.stream, promised_stream_id=2, data=block, flags=["END_HEADERS"]).serialize()
 
 
-def _longer(by: int) -> Callable[[Talk, Sequence[bytes]], bytes]:
+def _longer(by: int) -> Callable[[GrpcTalk, Sequence[bytes]], bytes]:
     """The first message says that it is longer than it is."""
 
-    def then(talk: Talk, reply: Sequence[bytes]) -> bytes:
+    def then(talk: GrpcTalk, reply: Sequence[bytes]) -> bytes:
         first = reply[0]
         length = int.from_bytes(first[1:5], "big") + by
         return talk.data(b"\0" + length.to_bytes(4, "big") + first[5:] + b"".join(reply[1:])) + talk.end()
@@ -128,7 +130,7 @@ def _longer(by: int) -> Callable[[Talk, Sequence[bytes]], bytes]:
     return then
 
 
-def _whole(talk: Talk, reply: Sequence[bytes]) -> None:
+def _whole(talk: GrpcTalk, reply: Sequence[bytes]) -> None:
     talk.reply(reply)
 
 
@@ -181,7 +183,7 @@ STALLING: dict[str, Face] = {
 
 
 @contextmanager
-def serving(turn: Callable[[Talk], None]) -> Iterator[str]:
+def serving(turn: Callable[[GrpcTalk], None]) -> Iterator[str]:
     """The URL of a server that does this with each call."""
     server = ScriptedServer(calls(turn, MAX_CONCURRENT_STREAMS=10_000), read_body=False)
     try:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import trustme
-from grpc_script import GRPC, REPLY, Opened, Talk, calls, chunk, complete, ping, replies
+from grpc_script import GRPC, REPLY, GrpcTalk, calls, chunk, complete, ping, replies
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, DataReceived, PingAckReceived, RequestReceived, StreamReset
+from h2.events import DataReceived, PingAckReceived, RequestReceived, StreamReset
 from planned_load import TextWorkload
-from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, runner
+from scripted_load import STEP_NS, MakePlan, Run, Serve, Wire, only, runner
 from scripted_server import Script, ScriptedServer, plain, reply
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
     VllmEngineServicer,
     add_VllmEngineServicer_to_server,
 )
+from talk_script import Opened, begun, hangs_up, in_turn, nothing_more
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.grpc.messages import prefixed
@@ -46,7 +43,6 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import CallDialect
-from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 TOO_LONG = b"\0\x7f\xff\xff\xff"
 ZIPPED = b"\x01" + prefixed(b"zip")[1:]
@@ -68,43 +64,8 @@ def run(serve: Serve, plan: MakePlan) -> Run:
 # --- what is measured
 
 
-@pytest.mark.parametrize("kernel_stamps", [True, False])
-def test_a_message_has_the_instant_of_its_last_byte(
-    run: Run, loop_factory: LoopFactory, kernel_stamps: bool
-) -> None:
-    """And of its frame: the server pauses within frames and within messages; both ends share the clock."""
-    sent_ns: list[int] = []
-
-    def turn(talk: Talk) -> None:
-        sent_ns.append(talk.read_ns)
-        first, second = chunk(1), chunk(2)
-        cut = talk.data(first[:3]) + talk.data(first[3:]) + talk.data(second)
-        behind = len(talk.data(second))
-        for piece in (
-            talk.ok(),
-            cut[: -behind - 4],
-            cut[-behind - 4 : -2],
-            cut[-2:],
-            talk.data(complete()) + talk.end(),
-        ):
-            sent_ns.append(time.monotonic_ns())
-            talk.send(piece)
-            talk.conversation.pause(STEP_NS / 1e9)
-
-    records = run(calls(turn), loop_factory=loop_factory, kernel_stamps=kernel_stamps).records
-    assert records.counts()["ok"] == 1, records.error
-    asked, head, part, one, two, last = sent_ns
-    assert records.submitted_ns[0] <= asked
-    assert head <= records.first_byte_ns[0] < part
-    assert one <= records.first_content_ns[0] < two
-    assert list(records.chunk_ns) == [records.first_content_ns[0], records.last_content_ns[0]]
-    assert two <= records.last_content_ns[0] < last
-    assert last <= records.finished_ns[0]
-    assert (records.output_tokens[0], records.input_tokens[0], records.http_status[0]) == (2, 7, 200)
-
-
 def test_the_request(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
     seen = run(
         calls(replies(), opened),
         extra_body={"seed": 3},
@@ -151,21 +112,10 @@ def test_a_turn_says_which_session_it_is_of() -> None:
         assert vllm.GenerateRequest.FromString(body.data[5:]).request_id == "r1"
 
 
-def test_connections_are_opened_before_the_load_and_kept(run: Run) -> None:
-    opened = Opened()
-    seen = run(calls(replies(), opened), 30, load=ClosedLoop(3))
-    assert seen.records.counts()["ok"] == 30
-    assert sum(opened.turns) == 30
-    assert len(opened.talks) == 3
-    assert (seen.selfcheck.connections_prewarmed, seen.selfcheck.connections_opened) == (3, 0)
-    assert len(opened.got(ConnectionTerminated)) == 3  # each is closed with a word
-    assert not opened.got(StreamReset)
-
-
 def test_a_connection_has_one_call_at_a_time(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
 
-    def lasting(talk: Talk) -> None:
+    def lasting(talk: GrpcTalk) -> None:
         talk.conversation.wait(0.3)
         talk.reply()
 
@@ -174,50 +124,12 @@ def test_a_connection_has_one_call_at_a_time(run: Run) -> None:
     assert opened.turns == [1] * 20
 
 
-def test_over_tls(run: Run, tmp_path: Path, loop_factory: LoopFactory) -> None:
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["h2"])
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    opened = Opened()
-    chosen: list[str | None] = []
-    options: dict[str, Any] = {"server": {"tls": context}, "loop_factory": loop_factory}
-
-    def pinging(talk: Talk) -> None:
-        sock = talk.conversation.sock
-        assert isinstance(sock, ssl.SSLSocket)
-        chosen.append(sock.selected_alpn_protocol())
-        talk.send(ping())
-        talk.reply()
-
-    seen = run(calls(pinging, opened), 12, load=ClosedLoop(3), target={"ca_file": ca_file}, **options)
-    assert seen.records.counts()["ok"] == 12
-    assert len(opened.talks) == 3
-    assert set(chosen) == {"h2"}
-    assert len(opened.got(PingAckReceived)) == 12
-    assert (":scheme", "https") in opened.talks[0].headers
-    outcome, error = only(run(calls(replies()), target={}, **options))
-    assert outcome == "disconnected"
-    assert "certificate" in error
-
-
-def test_chunks_that_one_read_brought_are_told(run: Run) -> None:
-    def turn(talk: Talk) -> None:
-        talk.send(talk.ok() + talk.data(b"".join(REPLY)) + talk.end())
-
-    records = run(calls(turn)).records
-    assert records.counts()["ok"] == 1
-    assert records.coalesced_chunks[0] == 1
-
-
 # --- requests larger than the windows
 
 
 @pytest.mark.parametrize("window", [65_535, 10])
 def test_a_message_larger_than_the_windows(run: Run, loop_factory: LoopFactory, window: int) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
     script = calls(replies(), opened, INITIAL_WINDOW_SIZE=window)
     size = 3_000_000 if window > 10 else 5_000
     seen = run(script, 2, workload=TextWorkload(text="x" * size), loop_factory=loop_factory)
@@ -232,7 +144,7 @@ def test_the_submission_is_that_of_the_last_part(run: Run) -> None:
     room_ns: list[int] = []
     read_ns: list[int] = []
 
-    def make_room(talk: Talk) -> None:
+    def make_room(talk: GrpcTalk) -> None:
         if not room_ns and len(talk.asked) == 65_535:
             talk.conversation.wait(2 * STEP_NS / 1e9)
             room_ns.append(time.monotonic_ns())
@@ -240,7 +152,7 @@ def test_the_submission_is_that_of_the_last_part(run: Run) -> None:
             talk.h2.increment_flow_control_window(100_000, talk.stream)
             talk.flush()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: GrpcTalk) -> None:
         read_ns.append(talk.read_ns)
         talk.reply()
 
@@ -252,7 +164,7 @@ def test_the_submission_is_that_of_the_last_part(run: Run) -> None:
 
 
 def test_a_request_that_is_never_taken_runs_into_the_deadline(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
     deadlines = Deadlines(connect_s=5.0, first_byte_s=5.0, between_chunks_s=5.0, total_s=0.5, drain_s=15.0)
     script = calls(replies(), opened, generous=False)
     seen = run(script, workload=TextWorkload(text="x" * 100_000), deadlines=deadlines)
@@ -266,9 +178,9 @@ def test_a_request_that_is_never_taken_runs_into_the_deadline(run: Run) -> None:
 
 def test_an_answer_to_half_a_request(run: Run) -> None:
     """It is complete, but the connection is of no further use."""
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
 
-    def at_once(talk: Talk) -> None:
+    def at_once(talk: GrpcTalk) -> None:
         if len(talk.asked) == 65_535:
             talk.send(talk.refusal(8, "message larger than max"))
 
@@ -284,9 +196,9 @@ def test_an_answer_to_half_a_request(run: Run) -> None:
 def test_pings_are_answered_in_the_midst_of_a_reply_and_between_two(
     run: Run, loop_factory: LoopFactory
 ) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: GrpcTalk) -> None:
         whole = talk.data(chunk(2))
         for piece in (
             ping() + talk.ok() + ping(),
@@ -305,73 +217,27 @@ def test_pings_are_answered_in_the_midst_of_a_reply_and_between_two(
     assert len(opened.got(PingAckReceived)) >= 9  # after the last one the client closes
 
 
-@pytest.mark.parametrize(("begins", "named"), [(False, "first-byte"), (True, "between-chunks")])
-def test_pings_are_no_progress(run: Run, begins: bool, named: str) -> None:
-    """A server that pings for ever is one that has fallen silent."""
-
-    def turn(talk: Talk) -> None:
-        if begins:
-            talk.send(talk.ok() + talk.data(chunk(1)))
-        while not talk.conversation.server.stopping.is_set():
-            talk.send(ping())
-            talk.conversation.wait(0.02)
-
-    outcome, error = only(run(calls(turn), deadlines=IMPATIENT))
-    assert outcome == "timeout"
-    assert f"{named} deadline" in error
-
-
-def test_what_is_given_up_is_cancelled(run: Run) -> None:
-    """The server need not find out by itself that nobody waits any more."""
-    opened = Opened()
-    done = threading.Event()
-
-    def turn(talk: Talk) -> None:
-        talk.send(talk.ok() + talk.data(chunk(1)))
-        assert not talk.next()
-        done.set()
-
-    outcome, _ = only(run(calls(turn, opened), deadlines=IMPATIENT))
-    assert outcome == "timeout"
-    assert done.wait(5.0)
-    (reset,) = opened.got(StreamReset)
-    assert reset.error_code == 8  # CANCEL
-
-
 # --- servers that are not as they should be
 
 
-def says(*parts: Callable[[Talk], bytes], then: Callable[[Talk], None] = lambda talk: None) -> Script:
-    def turn(talk: Talk) -> None:
-        for part in parts:
-            talk.send(part(talk))
-        then(talk)
-
-    return calls(turn)
+def says(*parts: Callable[[GrpcTalk], bytes], then: Callable[[GrpcTalk], None] = nothing_more) -> Script:
+    return calls(in_turn(*parts, then=then))
 
 
-def begun(talk: Talk) -> bytes:
-    return talk.ok() + talk.data(chunk(1))
-
-
-def ended(status: int = 0, message: str = "") -> Callable[[Talk], bytes]:
+def ended(status: int = 0, message: str = "") -> Callable[[GrpcTalk], bytes]:
     return lambda talk: talk.end(status, message)
 
 
-def refusal(status: int, message: str = "", *more: tuple[str, str]) -> Callable[[Talk], bytes]:
+def refusal(status: int, message: str = "", *more: tuple[str, str]) -> Callable[[GrpcTalk], bytes]:
     return lambda talk: talk.refusal(status, message, *more)
 
 
-def raw(payload: bytes, *flags: str) -> Callable[[Talk], bytes]:
+def raw(payload: bytes, *flags: str) -> Callable[[GrpcTalk], bytes]:
     return lambda talk: talk.data(payload, *flags)
 
 
-def page(status: str, body: bytes = b"", kind: str = "text/html") -> Callable[[Talk], bytes]:
+def page(status: str, body: bytes = b"", kind: str = "text/html") -> Callable[[GrpcTalk], bytes]:
     return lambda talk: talk.head((":status", status), ("content-type", kind)) + talk.data(body, "END_STREAM")
-
-
-def hangs_up(talk: Talk) -> None:
-    talk.conversation.half_close()
 
 
 @pytest.mark.parametrize(
@@ -385,7 +251,7 @@ def hangs_up(talk: Talk) -> None:
          "HTTP 400 Bad Request: gRPC status 3 INVALID_ARGUMENT: no such: thing"),
         (says(refusal(3, "blocked by guardrail")), "refused", "blocked by guardrail"),
         (says(refusal(13)), "http_error", "HTTP 500 Internal Server Error: gRPC status 13 INTERNAL"),
-        (says(Talk.ok, ended(12, "what")), "http_error",
+        (says(GrpcTalk.ok, ended(12, "what")), "http_error",
          "HTTP 501 Not Implemented: gRPC status 12 UNIMPLEMENTED: what"),
         (says(begun, ended(13, "broke down")), "in_band_error", "gRPC status 13 INTERNAL: broke down"),
         (says(begun, ended(9, "blocked by guardrail")), "refused", "blocked by guardrail"),
@@ -397,7 +263,7 @@ def hangs_up(talk: Talk) -> None:
          "ended without a gRPC status"),
         (says(begun, ended()), "truncated", "without a finish reason"),
         (says(refusal(0)), "empty", "no event at all"),
-        (says(Talk.ok, ended()), "empty", "no event at all"),
+        (says(GrpcTalk.ok, ended()), "empty", "no event at all"),
         (says(begun, raw(complete("abort")), ended()), "in_band_error", "finish reason abort"),
         (says(begun, lambda talk: talk.reset(2)), "disconnected",
          "reset the call (INTERNAL_ERROR) before the response was"),
@@ -435,17 +301,8 @@ def test_outcomes(run: Run, script: Script, outcome: str, said: str) -> None:
     assert (found, said in error) == (outcome, True), (found, error)
 
 
-def test_a_refusal_has_a_status_and_the_connection_stays(run: Run) -> None:
-    opened = Opened()
-    seen = run(calls(lambda talk: talk.send(talk.refusal(8, "no")), opened), 3)
-    assert list(seen.records.http_status) == [429] * 3
-    assert (seen.records.first_byte_ns != MISSING).all()
-    assert (seen.records.first_content_ns == MISSING).all()
-    assert opened.turns == [3]
-
-
 def test_an_error_behind_messages_keeps_what_was_measured_and_the_connection(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
     seen = run(calls(lambda talk: talk.send(begun(talk) + talk.end(13, "no")), opened), 3)
     assert seen.records.counts()["in_band_error"] == 3
     assert (seen.records.first_content_ns != MISSING).all()
@@ -455,9 +312,9 @@ def test_an_error_behind_messages_keeps_what_was_measured_and_the_connection(run
 
 @pytest.mark.parametrize("answer", ["refused", "away"])
 def test_what_a_kept_connection_has_not_begun_is_sent_once_more(run: Run, answer: str) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: GrpcTalk) -> None:
         if talk.turn == 0:
             talk.reply()
         else:
@@ -470,9 +327,9 @@ def test_what_a_kept_connection_has_not_begun_is_sent_once_more(run: Run, answer
 
 
 def test_a_server_that_goes_away_after_each_reply(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: GrpcTalk) -> None:
         talk.send(talk.away((1 << 31) - 1) + talk.away(talk.stream))
         talk.reply()
 
@@ -482,23 +339,10 @@ def test_a_server_that_goes_away_after_each_reply(run: Run) -> None:
     assert seen.selfcheck.stale_retries == 0
 
 
-def test_idle_connections_that_go_away_are_left_out(run: Run) -> None:
-    opened = Opened()
-
-    def turn(talk: Talk) -> None:
-        talk.reply()
-        talk.conversation.wait(0.05)
-        talk.send(talk.away(talk.stream))
-
-    seen = run(calls(turn, opened), 3, load=OpenLoop(4.0, arrival="uniform"))
-    assert seen.records.counts()["ok"] == 3
-    assert seen.selfcheck.stale_retries == 0
-
-
 def test_messages_that_nobody_asked_for_count_for_nothing(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[GrpcTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: GrpcTalk) -> None:
         whole = talk.ok() + talk.data(b"".join(REPLY)) + talk.end()
         talk.send(whole + talk.data(chunk(9)))
 
@@ -547,24 +391,6 @@ def test_a_server_of_another_protocol(run: Run, answer: bytes, said: str) -> Non
     assert seen.records.counts()["undecodable"] == 2
     assert all(said in (error or "") and "127.0.0.1:" in (error or "") for error in seen.records.error)
     assert (seen.records.submitted_ns == MISSING).all()
-
-
-def test_a_server_that_ends_before_it_has_said_what_it_speaks(run: Run) -> None:
-    outcome, error = only(run(lambda conversation: conversation.close()))
-    assert outcome == "disconnected"
-    assert "cannot connect to 127.0.0.1:" in error
-
-
-def test_an_opening_that_is_never_answered_runs_into_the_deadline(run: Run) -> None:
-    deadlines = Deadlines(connect_s=0.3, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=15.0)
-    outcome, error = only(run(lambda conversation: conversation.wait(5.0), deadlines=deadlines))
-    assert outcome == "timeout"
-    assert "connect deadline" in error
-
-
-def test_a_dialect_of_http_is_refused() -> None:
-    with pytest.raises(SuiteError, match="--llm-api: openai-chat is not spoken over gRPC"):
-        LoadGenerator(Target.parse("grpc://127.0.0.1:1"), OpenAIChat(), model="m")
 
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from grpc_faces import BEGIN, END, FACES, PAGE, PATIENT, STALLING, generating, met, outcomes, serving
 from grpc_replies import REPLIES
-from grpc_script import Talk, ping
+from grpc_script import GrpcTalk, ping
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes import control_plane
@@ -46,7 +46,7 @@ def test_a_face(name: str, dialect: str) -> None:
     assert 0 < len(error) <= 400
 
 
-def sent(dialect: str, turn: Callable[[Talk, int], None], count: int) -> list[str]:
+def sent(dialect: str, turn: Callable[[GrpcTalk, int], None], count: int) -> list[str]:
     """The outcomes of so many calls, one after the other."""
     turns = iter(range(count))
     with serving(lambda talk: turn(talk, next(turns))) as url, generating(url, dialect) as load:
@@ -57,14 +57,14 @@ def sent(dialect: str, turn: Callable[[Talk, int], None], count: int) -> list[st
 def test_a_connection_cut_at_every_byte_of_a_reply(dialect: str) -> None:
     messages = b"".join(REPLIES[dialect])
 
-    def whole(talk: Talk) -> bytes:
+    def whole(talk: GrpcTalk) -> bytes:
         return talk.ok() + talk.data(messages) + talk.end()
 
-    def turn(talk: Talk, at: int) -> None:
+    def turn(talk: GrpcTalk, at: int) -> None:
         talk.send(whole(talk)[:at])
         talk.conversation.half_close()
 
-    size = len(whole(Talk(None, None, stream=1)))  # type: ignore[arg-type]
+    size = len(whole(GrpcTalk(None, None, stream=1)))  # type: ignore[arg-type]
     found = sent(dialect, turn, size + 1)
     assert set(found[:size]) == {"disconnected"}
     assert found[size] == "ok"
@@ -81,7 +81,7 @@ def test_messages_cut_at_every_byte_in_a_call_that_ends_well(dialect: str) -> No
     message may be the last one."""
     body = b"".join(REPLIES[dialect])
 
-    def turn(talk: Talk, at: int) -> None:
+    def turn(talk: GrpcTalk, at: int) -> None:
         talk.send(talk.ok() + (talk.data(body[:at]) if at else b"") + talk.end())
 
     found = sent(dialect, turn, len(body) + 1)
@@ -114,7 +114,7 @@ def test_the_preflight_refuses_a_face(name: str, dialect: str, monkeypatch: pyte
 def test_a_flood_is_no_answer() -> None:
     """There is always something to read, so that no read by itself takes too long."""
 
-    def flood(talk: Talk) -> None:
+    def flood(talk: GrpcTalk) -> None:
         while not talk.conversation.server.stopping.is_set():
             talk.send(ping() * 1000)
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-import threading
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-import trustme
 from planned_load import TextWorkload
-from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, runner
+from scripted_load import STEP_NS, MakePlan, Run, Serve, Wire, only, runner
 from scripted_server import Conversation, Script, ScriptedServer, plain
+from talk_script import Opened, hangs_up
 from websocket_script import (
     BOOM,
     REPLY,
-    Opened,
-    Talk,
+    WebSocketTalk,
     completed,
     created,
     delta,
     fragments,
     frame,
     handshake,
-    hangs_up,
     ping,
     refused,
     replies,
@@ -35,20 +28,16 @@ from websocket_script import (
 )
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT, Frame
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.websocket.transport import MessageReader, WebSocket
 from pytest_llmbench.generator.http.connection import Connection
-from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.generator.loop_thread import LoopFactory, fastest_loop
+from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.catalogue import dialect_at
-from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 NORMAL = b"\x03\xe8"
 AWAY = b"\x03\xe9"
@@ -66,41 +55,8 @@ def run(serve: Serve, plan: MakePlan) -> Run:
 # --- what is measured
 
 
-@pytest.mark.parametrize("kernel_stamps", [True, False])
-def test_a_message_has_the_instant_of_its_last_byte(
-    run: Run, loop_factory: LoopFactory, kernel_stamps: bool
-) -> None:
-    """The server pauses within frames and between fragments; both ends share the clock."""
-    sent_ns: list[int] = []
-
-    def turn(talk: Talk) -> None:
-        sent_ns.append(talk.read_ns)
-        first = text(delta("one"))
-        for piece in (
-            text(created()),
-            first[:9],
-            first[9:] + fragments(delta(" two"), 2)[:30],
-            fragments(delta(" two"), 2)[30:],
-            text(completed()),
-        ):
-            sent_ns.append(time.monotonic_ns())
-            talk.send(piece)
-            talk.conversation.pause(STEP_NS / 1e9)
-
-    records = run(websockets(turn), loop_factory=loop_factory, kernel_stamps=kernel_stamps).records
-    assert records.counts()["ok"] == 1
-    asked, first, part, one, two, last = sent_ns
-    assert records.submitted_ns[0] <= asked
-    assert first <= records.first_byte_ns[0] < part
-    assert one <= records.first_content_ns[0] < two
-    assert list(records.chunk_ns) == [records.first_content_ns[0], records.last_content_ns[0]]
-    assert two <= records.last_content_ns[0] < last
-    assert last <= records.finished_ns[0]
-    assert (records.output_tokens[0], records.input_tokens[0], records.http_status[0]) == (2, 7, 200)
-
-
 def test_the_request(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
     heads: list[str] = []
     script = websockets(replies(), opened)
 
@@ -134,26 +90,17 @@ def test_the_request(run: Run) -> None:
 
 
 def test_a_message_larger_than_the_buffers(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
     big = TextWorkload(text="x" * 3_000_000)
     seen = run(websockets(replies(), opened), workload=big)
     assert seen.records.counts()["ok"] == 1
     assert len(opened.talks[0].asked["input"]) > 3_000_000
 
 
-def test_connections_are_opened_before_the_load_and_kept(run: Run) -> None:
-    opened = Opened()
-    seen = run(websockets(replies(), opened), 30, load=ClosedLoop(3))
-    assert seen.records.counts()["ok"] == 30
-    assert sum(opened.turns) == 30
-    assert len(opened.talks) == 3
-    assert (seen.selfcheck.connections_prewarmed, seen.selfcheck.connections_opened) == (3, 0)
-
-
 def test_the_handshake_comes_before_the_submission(run: Run) -> None:
     """More requests at once than connections are made beforehand: some have to wait for one of their own."""
 
-    def lasting(talk: Talk) -> None:
+    def lasting(talk: WebSocketTalk) -> None:
         talk.conversation.wait(0.5)
         talk.say(REPLY)
 
@@ -171,41 +118,9 @@ def test_the_handshake_comes_before_the_submission(run: Run) -> None:
     assert waited_ns[-opened] > STEP_NS
 
 
-def test_over_tls(run: Run, tmp_path: Path, loop_factory: LoopFactory) -> None:
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    opened = Opened()
-    options: dict[str, Any] = {"server": {"tls": context}, "loop_factory": loop_factory}
-
-    def pinging(talk: Talk) -> None:
-        talk.send(ping(b"tls"))
-        talk.say(REPLY)
-
-    seen = run(websockets(pinging, opened), 12, load=ClosedLoop(3), target={"ca_file": ca_file}, **options)
-    assert seen.records.counts()["ok"] == 12
-    assert len(opened.talks) == 3
-    assert opened.heard.count((PONG, b"tls")) == 12
-    untrusted = run(websockets(replies()), target={}, **options)
-    outcome, error = only(untrusted)
-    assert outcome == "disconnected"
-    assert "certificate" in error
-
-
-def test_chunks_that_one_read_brought_are_told(run: Run) -> None:
-    def turn(talk: Talk) -> None:
-        talk.send(b"".join(map(text, REPLY)))
-
-    records = run(websockets(turn)).records
-    assert records.counts()["ok"] == 1
-    assert records.coalesced_chunks[0] == 1
-
-
 def test_a_server_that_greets(run: Run) -> None:
     """It says something as soon as the connection is open: that is of no reply."""
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
     greeting = text({"type": "session.created"}) + ping()
     seen = run(websockets(replies(), opened, greeting), 6, load=ClosedLoop(2))
     assert seen.records.counts()["ok"] == 6
@@ -218,9 +133,9 @@ def test_a_server_that_greets(run: Run) -> None:
 def test_pings_are_answered_in_the_midst_of_a_reply_and_between_two(
     run: Run, loop_factory: LoopFactory
 ) -> None:
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: WebSocketTalk) -> None:
         whole = text(delta("two"))
         for piece in (
             text(created()),
@@ -243,48 +158,6 @@ def test_pings_are_answered_in_the_midst_of_a_reply_and_between_two(
     (talk,) = opened.talks
     pongs = b"".join(data for opcode, data in talk.heard if opcode is PONG)
     assert pongs == b"abcdeabcd"
-
-
-@pytest.mark.parametrize(("begins", "named"), [(False, "first-byte"), (True, "between-chunks")])
-def test_pings_are_no_progress(run: Run, begins: bool, named: str) -> None:
-    """A server that pings for ever is one that has fallen silent."""
-    opened = Opened()
-
-    def turn(talk: Talk) -> None:
-        if begins:
-            talk.send(text(created()))
-        while not talk.conversation.server.stopping.is_set():
-            talk.send(ping())
-            talk.conversation.wait(0.02)
-
-    outcome, error = only(run(websockets(turn, opened), deadlines=IMPATIENT))
-    assert outcome == "timeout"
-    assert f"{named} deadline" in error
-
-
-def test_what_is_given_up_is_closed_with_a_word(run: Run) -> None:
-    """The server need not find out by itself that nobody waits any more."""
-    opened = Opened()
-    done = threading.Event()
-
-    def turn(talk: Talk) -> None:
-        talk.send(text(created()))
-        assert not talk.next()
-        done.set()
-
-    outcome, _ = only(run(websockets(turn, opened), deadlines=IMPATIENT))
-    assert outcome == "timeout"
-    assert done.wait(5.0)
-    assert opened.heard == [(CLOSE, NORMAL)]
-
-
-def test_connections_are_closed_with_a_word(serve: Serve, plan: MakePlan) -> None:
-    opened = Opened()
-    server = serve(websockets(replies(), opened), read_body=False)
-    with LoadGenerator(Target.parse(url_of(server)), OpenAIResponses(), model="m") as generator:
-        assert generator.run(plan(4, load=ClosedLoop(2))).records.counts()["ok"] == 4
-    server.stop()
-    assert opened.heard == [(CLOSE, NORMAL)] * 2
 
 
 # --- servers that are not as they should be
@@ -327,17 +200,9 @@ def test_outcomes(run: Run, script: Script, outcome: str, said: str) -> None:
     assert (found, said in error) == (outcome, True), error
 
 
-@pytest.mark.parametrize("status", [429, 500])
-def test_a_refusal_has_its_status_and_the_connection_stays(run: Run, status: int) -> None:
-    opened = Opened()
-    seen = run(websockets(replies(refused(status, "no")), opened), 3)
-    assert list(seen.records.http_status) == [status] * 3
-    assert opened.turns == [3]
-
-
 def test_an_error_within_a_reply_ends_the_connection(run: Run) -> None:
     """Nobody knows whether the rest of that reply is still to come."""
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
     seen = run(websockets(replies(created(), delta("a"), refused(500, "no")), opened), 3)
     assert seen.records.counts()["in_band_error"] == 3
     assert opened.turns == [1, 1, 1]
@@ -346,9 +211,9 @@ def test_an_error_within_a_reply_ends_the_connection(run: Run) -> None:
 @pytest.mark.parametrize("later", [False, True])
 def test_messages_that_nobody_asked_for(run: Run, later: bool) -> None:
     """They might be taken for the next reply."""
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: WebSocketTalk) -> None:
         more = text(delta("more"))
         talk.send(b"".join(map(text, REPLY)) + (b"" if later else more))
         talk.send(more if later else b"")
@@ -360,9 +225,9 @@ def test_messages_that_nobody_asked_for(run: Run, later: bool) -> None:
 
 
 def test_a_server_that_closes_after_each_reply(run: Run) -> None:
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: WebSocketTalk) -> None:
         talk.send(b"".join(map(text, REPLY)) + frame(CLOSE, AWAY))
 
     seen = run(websockets(turn, opened), 5)
@@ -397,19 +262,6 @@ def test_a_close_that_came_before_the_request(since_ns: int, stale: bool) -> Non
     assert len(wire.written) == 3  # the handshake, the request, the answer to the close
 
 
-def test_idle_connections_that_were_closed_are_left_out(run: Run) -> None:
-    opened = Opened()
-
-    def turn(talk: Talk) -> None:
-        talk.say(REPLY)
-        talk.conversation.wait(0.05)
-        talk.send(frame(CLOSE, AWAY))
-
-    seen = run(websockets(turn, opened), 3, load=OpenLoop(4.0, arrival="uniform"))
-    assert seen.records.counts()["ok"] == 3
-    assert seen.selfcheck.stale_retries == 0
-
-
 @pytest.mark.parametrize(
     ("answer", "outcome", "status", "said"),
     [
@@ -433,25 +285,3 @@ def test_refused_upgrades(run: Run, answer: bytes, outcome: str, status: int | N
     assert all(said in (error or "") for error in records.error), records.error
     assert list(records.http_status) == [MISSING if status is None else status] * 2
     assert (records.submitted_ns == MISSING).all()
-
-
-def test_a_server_that_ends_within_the_handshake(run: Run) -> None:
-    def script(conversation: Conversation) -> None:
-        conversation.send(handshake(conversation.head)[:20])
-        conversation.close()
-
-    outcome, error = only(run(script))
-    assert outcome == "disconnected"
-    assert "cannot connect to 127.0.0.1:" in error
-
-
-def test_a_handshake_that_is_never_answered_runs_into_the_deadline(run: Run) -> None:
-    deadlines = Deadlines(connect_s=0.3, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=15.0)
-    outcome, error = only(run(lambda conversation: conversation.wait(5.0), deadlines=deadlines))
-    assert outcome == "timeout"
-    assert "connect deadline" in error
-
-
-def test_a_dialect_without_a_form_over_websocket_is_refused() -> None:
-    with pytest.raises(SuiteError, match="--llm-api: openai-chat is not spoken over WebSocket"):
-        LoadGenerator(Target.parse("ws://127.0.0.1:1/v1"), OpenAIChat(), model="m", loop_factory=fastest_loop)

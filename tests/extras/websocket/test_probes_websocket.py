@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 import trustme
 from scripted_server import Conversation, Script, ScriptedServer, plain
+from talk_script import Opened
 from waiting import wait_for
 from websocket_script import (
     BOOM,
     REPLY,
-    Opened,
-    Talk,
+    WebSocketTalk,
     created,
     frame,
     ping,
     refused,
     replies,
+    says,
     text,
     websockets,
 )
@@ -70,14 +71,14 @@ def with_models(script: Script) -> Script:
     return both
 
 
-def control_frames(opened: Opened) -> list[tuple[int, bytes]]:
+def control_frames(opened: Opened[WebSocketTalk]) -> list[tuple[int, bytes]]:
     """What the only client said beside its message, once it has closed."""
     wait_for(lambda: bool(opened.heard) and opened.heard[-1][0] is CLOSE, "the client has not closed")
     return [(int(opcode), data) for opcode, data in opened.heard]
 
 
 def test_an_endpoint_with_websockets_and_a_model_list(serve_at: Serve) -> None:
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
     url = serve_at(with_models(websockets(replies(), opened)))
     report = examine(url, access=Access(KEY), asking=RequestForm(extra_body={"seed": 7}))
     assert (report.base_url, report.model, report.api) == (url, "small", "openai-responses")
@@ -107,9 +108,9 @@ def test_the_base_may_be_left_out(serve_at: Serve, suffix: str) -> None:
 
 
 def test_pings_and_greetings_do_not_disturb(serve_at: Serve) -> None:
-    opened = Opened()
+    opened: Opened[WebSocketTalk] = Opened()
 
-    def turn(talk: Talk) -> None:
+    def turn(talk: WebSocketTalk) -> None:
         talk.send(ping(b"a") + text(REPLY[0]))
         talk.conversation.wait(0.05)
         talk.say(REPLY[1:])
@@ -121,14 +122,6 @@ def test_pings_and_greetings_do_not_disturb(serve_at: Serve) -> None:
 
 def answers(data: bytes) -> Script:
     return lambda conversation: conversation.send(data)
-
-
-def says(*data: bytes) -> Script:
-    def turn(talk: Talk) -> None:
-        for piece in data:
-            talk.send(piece)
-
-    return websockets(turn)
 
 
 @pytest.mark.parametrize(

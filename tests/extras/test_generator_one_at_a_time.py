@@ -1,0 +1,275 @@
+"""Load over transports with one request at a time on each connection: what is the same for gRPC and
+WebSocket."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc_script
+import pytest
+import trustme
+import websocket_script
+from grpc_script import GrpcTalk, calls, chunk
+from h2.events import ConnectionTerminated, PingAckReceived, StreamReset
+from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, only, runner
+from scripted_server import Conversation, Script, ScriptedServer
+from talk_script import Opened, Talk, begun
+from websocket_script import WebSocketTalk, created, delta, fragments, frame, handshake, text, websockets
+from websockets.frames import CLOSE, PONG
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.loop_thread import LoopFactory
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.wire.catalogue import dialect_at
+from pytest_llmbench.wire.openai_chat import OpenAIChat
+
+NORMAL = (CLOSE, b"\x03\xe8")
+AWAY = frame(CLOSE, b"\x03\xe9")
+
+
+@dataclass(frozen=True)
+class Over:
+    """A transport, as a server speaks it."""
+
+    title: str
+    url: Callable[[str], str]
+    script: Callable[..., Script]
+    in_pieces: Callable[[Any], list[bytes]]
+    """A reply in five pieces: what is before the tokens, a part of the first, the rest of it with a part of
+    the second, the rest of that, the end. Frames and messages are cut."""
+    refusal: Callable[[Any], bytes]
+    away: Callable[[Any], bytes]
+    ping: Callable[[], bytes]
+    pongs: Callable[[Opened[Any]], int]
+    farewells: Callable[[Opened[Any]], int]
+    given_up: Callable[[Opened[Any]], list[Any]]
+    """What the client said of replies that it has given up."""
+    word: Any
+    """What it says of one."""
+    opening: Callable[[Conversation], bytes]
+    alpn: str | None = None
+
+
+def grpc_pieces(talk: GrpcTalk) -> list[bytes]:
+    before, _, _, end = talk.parts()
+    first, second = chunk(1), chunk(2)
+    cut = talk.data(first[:3]) + talk.data(first[3:]) + talk.data(second)
+    behind = len(talk.data(second))
+    return [before, cut[: -behind - 4], cut[-behind - 4 : -2], cut[-2:], end]
+
+
+def websocket_pieces(talk: WebSocketTalk) -> list[bytes]:
+    before, first, _, end = talk.parts()
+    second = fragments(delta(" two"), 2)
+    assert before == text(created())
+    return [before, first[:9], first[9:] + second[:30], second[30:], end]
+
+
+GRPC = Over(
+    "gRPC",
+    lambda url: url.replace("http", "grpc", 1).removesuffix("/v1"),
+    calls,
+    grpc_pieces,
+    refusal=lambda talk: talk.refusal(8, "no"),
+    away=lambda talk: talk.away(talk.stream),
+    ping=grpc_script.ping,
+    pongs=lambda opened: len(opened.got(PingAckReceived)),
+    farewells=lambda opened: len(opened.got(ConnectionTerminated)),
+    given_up=lambda opened: [reset.error_code for reset in opened.got(StreamReset)],
+    word=8,  # CANCEL
+    opening=lambda _: bytes.fromhex("000000040000000000"),
+    alpn="h2",
+)
+WEBSOCKET = Over(
+    "WebSocket",
+    lambda url: url.replace("http", "ws", 1),
+    websockets,
+    websocket_pieces,
+    refusal=lambda _: text(websocket_script.refused(429, "no")),
+    away=lambda _: AWAY,
+    ping=websocket_script.ping,
+    pongs=lambda opened: sum(opcode is PONG for opcode, _ in opened.heard),
+    farewells=lambda opened: opened.heard.count(NORMAL),
+    given_up=lambda opened: opened.heard,
+    word=NORMAL,
+    opening=lambda conversation: handshake(conversation.head),
+)
+
+
+@pytest.fixture(params=[GRPC, WEBSOCKET], ids=lambda over: over.title)
+def over(request: pytest.FixtureRequest) -> Over:
+    found: Over = request.param
+    return found
+
+
+@pytest.fixture
+def run(serve: Serve, plan: MakePlan, over: Over) -> Run:
+    def url_of(server: ScriptedServer) -> str:
+        return over.url(server.url)
+
+    return runner(serve, plan, url_of, lambda: dialect_at(over.url("http://h:1"), "auto"))
+
+
+def replies(talk: Talk) -> None:
+    for part in talk.parts():
+        talk.send(part)
+
+
+@pytest.mark.parametrize("kernel_stamps", [True, False])
+def test_a_message_has_the_instant_of_its_last_byte(
+    run: Run, over: Over, loop_factory: LoopFactory, kernel_stamps: bool
+) -> None:
+    """The server pauses within frames and within messages; both ends share the clock."""
+    sent_ns: list[int] = []
+
+    def turn(talk: Talk) -> None:
+        sent_ns.append(talk.read_ns)
+        for piece in over.in_pieces(talk):
+            sent_ns.append(time.monotonic_ns())
+            talk.send(piece)
+            talk.conversation.pause(STEP_NS / 1e9)
+
+    records = run(over.script(turn), loop_factory=loop_factory, kernel_stamps=kernel_stamps).records
+    assert records.counts()["ok"] == 1, records.error
+    asked, head, part, one, two, last = sent_ns
+    assert records.submitted_ns[0] <= asked
+    assert head <= records.first_byte_ns[0] < part
+    assert one <= records.first_content_ns[0] < two
+    assert list(records.chunk_ns) == [records.first_content_ns[0], records.last_content_ns[0]]
+    assert two <= records.last_content_ns[0] < last
+    assert last <= records.finished_ns[0]
+    assert (records.output_tokens[0], records.input_tokens[0], records.http_status[0]) == (2, 7, 200)
+
+
+def test_connections_are_opened_before_the_load_kept_and_closed_with_a_word(run: Run, over: Over) -> None:
+    opened: Opened[Talk] = Opened()
+    seen = run(over.script(replies, opened), 30, load=ClosedLoop(3))
+    assert seen.records.counts()["ok"] == 30
+    assert sum(opened.turns) == 30
+    assert len(opened.talks) == 3
+    assert (seen.selfcheck.connections_prewarmed, seen.selfcheck.connections_opened) == (3, 0)
+    assert over.farewells(opened) == 3
+    assert not opened.got(StreamReset)
+
+
+def test_over_tls(run: Run, over: Over, tmp_path: Path, loop_factory: LoopFactory) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if over.alpn is not None:
+        context.set_alpn_protocols([over.alpn])
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    opened: Opened[Talk] = Opened()
+    chosen: list[str | None] = []
+    options: dict[str, Any] = {"server": {"tls": context}, "loop_factory": loop_factory}
+
+    def pinging(talk: Talk) -> None:
+        sock = talk.conversation.sock
+        assert isinstance(sock, ssl.SSLSocket)
+        chosen.append(sock.selected_alpn_protocol())
+        talk.send(over.ping())
+        replies(talk)
+
+    script = over.script(pinging, opened)
+    seen = run(script, 12, load=ClosedLoop(3), target={"ca_file": ca_file}, **options)
+    assert seen.records.counts()["ok"] == 12
+    assert len(opened.talks) == 3
+    assert set(chosen) == {over.alpn}
+    assert over.pongs(opened) == 12
+    assert over is not GRPC or (":scheme", "https") in opened.talks[0].headers
+    outcome, error = only(run(over.script(replies), target={}, **options))
+    assert outcome == "disconnected"
+    assert "certificate" in error
+
+
+def test_chunks_that_one_read_brought_are_told(run: Run, over: Over) -> None:
+    records = run(over.script(lambda talk: talk.send(b"".join(talk.parts())))).records
+    assert records.counts()["ok"] == 1
+    assert records.coalesced_chunks[0] == 1
+
+
+@pytest.mark.parametrize(("begins", "named"), [(False, "first-byte"), (True, "between-chunks")])
+def test_pings_are_no_progress(run: Run, over: Over, begins: bool, named: str) -> None:
+    """A server that pings for ever is one that has fallen silent."""
+
+    def turn(talk: Talk) -> None:
+        if begins:
+            talk.send(begun(talk))
+        while not talk.conversation.server.stopping.is_set():
+            talk.send(over.ping())
+            talk.conversation.wait(0.02)
+
+    outcome, error = only(run(over.script(turn), deadlines=IMPATIENT))
+    assert outcome == "timeout"
+    assert f"{named} deadline" in error
+
+
+def test_of_what_is_given_up_the_server_is_told(run: Run, over: Over) -> None:
+    """It need not find out by itself that nobody waits any more."""
+    opened: Opened[Talk] = Opened()
+    done = threading.Event()
+
+    def turn(talk: Talk) -> None:
+        talk.send(begun(talk))
+        assert not talk.next()
+        done.set()
+
+    outcome, _ = only(run(over.script(turn, opened), deadlines=IMPATIENT))
+    assert outcome == "timeout"
+    assert done.wait(5.0)
+    assert over.given_up(opened) == [over.word]
+
+
+def test_a_refusal_has_a_status_and_the_connection_stays(run: Run, over: Over) -> None:
+    opened: Opened[Talk] = Opened()
+    seen = run(over.script(lambda talk: talk.send(over.refusal(talk)), opened), 3)
+    assert list(seen.records.http_status) == [429] * 3
+    assert (seen.records.first_byte_ns != MISSING).all()
+    assert (seen.records.first_content_ns == MISSING).all()
+    assert opened.turns == [3]
+
+
+def test_idle_connections_that_the_server_leaves_are_left_out(run: Run, over: Over) -> None:
+    opened: Opened[Talk] = Opened()
+
+    def turn(talk: Talk) -> None:
+        replies(talk)
+        talk.conversation.wait(0.05)
+        talk.send(over.away(talk))
+
+    seen = run(over.script(turn, opened), 3, load=OpenLoop(4.0, arrival="uniform"))
+    assert seen.records.counts()["ok"] == 3
+    assert seen.selfcheck.stale_retries == 0
+
+
+@pytest.mark.parametrize("begins", [0, 5])
+def test_a_server_that_ends_within_the_opening(run: Run, over: Over, begins: int) -> None:
+    def script(conversation: Conversation) -> None:
+        conversation.send(over.opening(conversation)[:begins])
+        conversation.close()
+
+    outcome, error = only(run(script))
+    assert outcome == "disconnected"
+    assert "cannot connect to 127.0.0.1:" in error
+
+
+def test_an_opening_that_is_never_answered_runs_into_the_deadline(run: Run) -> None:
+    deadlines = Deadlines(connect_s=0.3, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=15.0)
+    outcome, error = only(run(lambda conversation: conversation.wait(5.0), deadlines=deadlines))
+    assert outcome == "timeout"
+    assert "connect deadline" in error
+
+
+def test_a_dialect_without_a_form_over_it_is_refused(over: Over) -> None:
+    with pytest.raises(SuiteError, match=f"--llm-api: openai-chat is not spoken over {over.title}"):
+        LoadGenerator(Target.parse(over.url("http://127.0.0.1:1/v1")), OpenAIChat(), model="m")
