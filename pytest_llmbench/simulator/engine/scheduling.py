@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from pytest_llmbench.simulator.engine.config import Scheduler, VictimPolicy
+from pytest_llmbench.simulator.engine.config import EngineConfig, Scheduler, VictimPolicy
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
@@ -211,6 +211,23 @@ class EngineTotals:
     crashes: int = 0
     drafts: Counter[int] = field(default_factory=Counter)
     """Number of accepted tokens of a draft → number of such drafts."""
+
+    def counted(self, config: EngineConfig) -> dict[str, int]:
+        """The counters that are told of an engine of these figures, by the names that metrics have."""
+        found = {
+            "prompt_tokens": self.prefill_tokens,
+            "generated_tokens": self.generated_tokens,
+            "preemptions": self.preemptions,
+            "prefix_queries_tokens": self.prefix_query_tokens,
+            "prefix_hits_tokens": self.prefix_hit_tokens,
+        }
+        if config.scheduler == "phase":  # it tells thoughts from answers
+            found["critical_evictions"] = self.critical_evictions
+        if guessed := config.speculative_tokens:
+            drafts = self.drafts.total()
+            found |= {"drafts": drafts, "draft_tokens": drafts * guessed}
+            found["accepted_draft_tokens"] = sum(self.accepted_at(guessed))
+        return found
 
     def accepted_at(self, guessed: int) -> list[int]:
         """How many tokens of drafts of that length were accepted, by their place in the draft."""

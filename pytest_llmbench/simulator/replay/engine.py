@@ -149,26 +149,14 @@ class ReplayTotals:
         self._seconds[name] += float(known.sum()) / 1e9
         self._counts[name] += len(known)
 
-    def read(self, engine: EngineTotals, *, phases: bool, transfers: bool, guessed: int) -> dict[str, float]:
-        """The current value of each counter. ``phases``: the scheduler tells thoughts from answers.
-        ``transfers``: prefill and decode are apart. ``guessed``: the length of a draft; 0: there are none."""
-        further = {"critical_evictions": float(engine.critical_evictions)} if phases else {}
+    def read(self, engine: EngineTotals, config: EngineConfig, *, transfers: bool) -> dict[str, float]:
+        """The current value of each counter. ``transfers``: prefill and decode are apart."""
+        found = {name: float(count) for name, count in engine.counted(config).items()}
         if transfers:
-            further |= {
-                "kv_transfer_s": engine.transfer_ns / 1e9,
-                "kv_transfer_count": float(engine.transfers),
-            }
-        if guessed:
-            accepted, drafts = engine.accepted_at(guessed), engine.drafts.total()
-            further |= {"drafts": float(drafts), "draft_tokens": float(drafts * guessed)}
-            further |= {"accepted_draft_tokens": float(sum(accepted))}
-            further |= {of_label(ACCEPTED_AT, str(n)): float(own) for n, own in enumerate(accepted)}
-        return further | {
-            "preemptions": float(engine.preemptions),
-            "prefix_queries_tokens": float(engine.prefix_query_tokens),
-            "prefix_hits_tokens": float(engine.prefix_hit_tokens),
-            "prompt_tokens": float(engine.prefill_tokens),
-            "generated_tokens": float(engine.generated_tokens),
+            found |= {"kv_transfer_s": engine.transfer_ns / 1e9, "kv_transfer_count": float(engine.transfers)}
+        accepted = engine.accepted_at(config.speculative_tokens)
+        found |= {of_label(ACCEPTED_AT, str(n)): float(own) for n, own in enumerate(accepted)}
+        return found | {
             "requests_finished": float(self._requests),
             "queue_wait_s": self._seconds["queue_wait"],
             "queue_wait_count": float(self._counts["queue_wait"]),
@@ -370,9 +358,7 @@ class ReplayEngine:
 
     def _read_totals(self) -> dict[str, float]:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)
-        phases, transfers = self.config.scheduler == "phase", self.scenario.deployment.disaggregated
-        guessed = self.config.speculative_tokens
-        return self._totals.read(whole, phases=phases, transfers=transfers, guessed=guessed)
+        return self._totals.read(whole, self.config, transfers=self.scenario.deployment.disaggregated)
 
     def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> ReplayLog:
         self._plans += 1

@@ -20,7 +20,7 @@ from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruthLog
-from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, MetricsPage
+from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, MetricsPage
 from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.timing import Alarm
 
@@ -108,12 +108,6 @@ class ServedReplica(Replica[Waiting]):
         self._driver, self._clock, self._pacing = driver, driver.clock, driver.pacing
         self.power: PowerMeter | None = None
         self._work = asyncio.Event()
-
-    @property
-    def state(self) -> EngineState:
-        """The current state of the engine."""
-        engine = self.engine
-        return EngineState(engine.running, engine.waiting, engine.kv_usage, engine.totals)
 
     def take(self, sequence: EngineSequence, client: Waiting) -> None:
         try:
@@ -330,7 +324,7 @@ class EngineDriver:
 
     def metrics_page(self) -> bytes:
         """The metrics of all engines, in Prometheus's text format."""
-        engines = [(replica.metrics, replica.state) for replica in self.replicas]
+        engines = [(replica.metrics, replica.engine) for replica in self.replicas]
         if self._form == "vllm":
             return self.page.rendered(engines)
         # Imported here: few engines show another one's page.

@@ -4,16 +4,15 @@ format. And what their accelerators tell of their power, as the page of NVIDIA's
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.power import ACCELERATOR, DeviceReading, PowerMeter, read_devices
-from pytest_llmbench.simulator.engine.scheduling import EngineTotals
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -39,17 +38,6 @@ _OF_OUTPUT = ("time_to_first_token_seconds", "request_decode_time_seconds", "req
 """Metrics to which a request of prefill alone contributes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """The current state of the engine, for its gauges."""
-
-    running: int
-    waiting: int
-    kv_cache_usage: float
-    """Share of the KV cache in use, 0 to 1."""
-    totals: EngineTotals
-
-
 class EngineMetrics:
     """Counts what happens in one engine."""
 
@@ -59,7 +47,6 @@ class EngineMetrics:
         self.ended = dict.fromkeys(_REASONS, 0)
         self.thinking_ended: dict[str, int] = {}
         self.rejected = 0
-        self.counters = {"prompt_tokens": 0, "generation_tokens": 0}
         self.seconds = dict.fromkeys(("queue", "prefill", "decode"), 0.0)
         """Sums over all whole requests, ``timed`` of them."""
         self.timed = 0
@@ -70,8 +57,6 @@ class EngineMetrics:
         self.rejected += 1
 
     def note_step(self, prefill_tokens: int, output_tokens: int) -> None:
-        self.counters["prompt_tokens"] += prefill_tokens
-        self.counters["generation_tokens"] += output_tokens
         self._histograms["iteration_tokens_total"].observe(prefill_tokens + output_tokens)
 
     def note_token_gap(self, gap_ns: int) -> None:
@@ -117,21 +102,8 @@ class EngineMetrics:
         for name, value in (("queue", queue_s), ("prefill", prefill_s), ("decode", decode_s)):
             self.seconds[name] += value
 
-    def counted(self, totals: EngineTotals) -> dict[str, int]:
-        """The counters without further labels."""
-        found = self.counters | {
-            "num_preemptions": totals.preemptions,
-            "prefix_cache_queries": totals.prefix_query_tokens,
-            "prefix_cache_hits": totals.prefix_hit_tokens,
-            "prompt_tokens_cached": totals.prefix_hit_tokens,
-        }
-        if self.config.scheduler == "phase":
-            found["critical_evictions"] = totals.critical_evictions
-        if guessed := self.config.speculative_tokens:
-            drafts = totals.drafts.total()
-            found |= {"spec_decode_num_drafts": drafts, "spec_decode_num_draft_tokens": drafts * guessed}
-            found["spec_decode_num_accepted_tokens"] = sum(totals.accepted_at(guessed))
-        return found
+
+Engines = Sequence[tuple[EngineMetrics, Engine]]
 
 
 class MetricsPage:
@@ -165,40 +137,37 @@ class MetricsPage:
             for name, own in bounds.items()
         }
         self._registry.register(self)
-        self._engines: Sequence[tuple[EngineMetrics, EngineState]] = ()
+        self._engines: Engines = ()
 
     def engine(self, config: EngineConfig, number: int) -> EngineMetrics:
         """The counts of a further engine."""
         return EngineMetrics(config, number, self._histograms)
 
-    def rendered(self, engines: Iterable[tuple[EngineMetrics, EngineState]]) -> bytes:
+    def rendered(self, engines: Engines) -> bytes:
         """The page in Prometheus's text exposition format, with the present state of these engines."""
-        self._engines = list(engines)
+        self._engines = engines
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """The families that are no histograms; the registry asks for them."""
-        gauges: dict[str, tuple[str, Callable[[EngineState], float]]] = {
-            "num_requests_running": ("Requests in the batch.", lambda state: state.running),
-            "num_requests_waiting": ("Requests in the queue.", lambda state: state.waiting),
-            "kv_cache_usage_perc": (
-                "Share of the KV cache in use; 1 is all of it.",
-                lambda state: state.kv_cache_usage,
-            ),
-        }
-        for name, (help_text, value) in gauges.items():
+        gauges: tuple[tuple[str, str, Callable[[Engine], float]], ...] = (
+            ("num_requests_running", "Requests in the batch.", lambda engine: engine.running),
+            ("num_requests_waiting", "Requests in the queue.", lambda engine: engine.waiting),
+            ("kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", lambda e: e.kv_usage),
+        )
+        for name, help_text, value in gauges:
             family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
-            for each, state in self._engines:
-                family.add_metric(each.labels, value(state))
+            for each, engine in self._engines:
+                family.add_metric(each.labels, value(engine))
             yield family
         yield self._settings("cache_config_info", "Settings of the KV cache, as labels.", _cache)
         # vLLM has no such series: its page does not state the size of its batch.
         yield self._settings("scheduler_config_info", "Settings of the scheduler, as labels.", _scheduler)
-        for name, help_text in _COUNTERS.items():
+        for name, (count, help_text) in _COUNTERS.items():
             counter = CounterMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
-            for each, state in self._engines:
-                if name in (counted := each.counted(state.totals)):
-                    counter.add_metric(each.labels, counted[name])
+            for each, engine in self._engines:
+                if count in (counted := engine.totals.counted(each.config)):
+                    counter.add_metric(each.labels, counted[count])
             yield counter
         ended, thoughts = "Requests that have ended.", "Replies whose thoughts have ended, by why."
         yield self._by("finished_reason", "request_success", ended, lambda each, _: each.ended)
@@ -209,7 +178,7 @@ class MetricsPage:
             "position",
             "spec_decode_num_accepted_tokens_per_pos",
             "Accepted tokens by place.",
-            lambda each, state: dict(enumerate(state.totals.accepted_at(each.config.speculative_tokens))),
+            lambda each, engine: dict(enumerate(engine.totals.accepted_at(each.config.speculative_tokens))),
         )
 
     def _settings(
@@ -227,12 +196,12 @@ class MetricsPage:
         label: str,
         name: str,
         help_text: str,
-        counts: Callable[[EngineMetrics, EngineState], Mapping[Any, int]],
+        counts: Callable[[EngineMetrics, Engine], Mapping[Any, int]],
     ) -> Metric:
         """A counter for each value of a further label."""
         family = CounterMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, label))
-        for each, state in self._engines:
-            for value, count in counts(each, state).items():
+        for each, engine in self._engines:
+            for value, count in counts(each, engine).items():
                 family.add_metric((*each.labels, str(value)), count)
         return family
 
@@ -255,16 +224,25 @@ def _scheduler(config: EngineConfig) -> dict[str, object]:
 
 
 _COUNTERS = {
-    "prompt_tokens": "Prompt tokens processed.",
-    "generation_tokens": "Tokens generated, those for clients that have gone included.",
-    "num_preemptions": "Requests thrown out of the batch.",
-    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
-    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
-    "prompt_tokens_cached": "Prompt tokens that were not computed because they were cached.",
-    "critical_evictions": "Preemptions of sequences that answer.",
-    "spec_decode_num_drafts": "Drafts that were verified.",
-    "spec_decode_num_draft_tokens": "Tokens of these drafts.",
-    "spec_decode_num_accepted_tokens": "Tokens of these drafts that were accepted.",
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens processed."),
+    "generation_tokens": (
+        "generated_tokens",
+        "Tokens generated, those for clients that have gone included.",
+    ),
+    "num_preemptions": ("preemptions", "Requests thrown out of the batch."),
+    "prefix_cache_queries": ("prefix_queries_tokens", "Prompt tokens looked up in the prefix cache."),
+    "prefix_cache_hits": ("prefix_hits_tokens", "Prompt tokens found in the prefix cache."),
+    "prompt_tokens_cached": (
+        "prefix_hits_tokens",
+        "Prompt tokens that were not computed because they were cached.",
+    ),
+    "critical_evictions": ("critical_evictions", "Preemptions of sequences that answer."),
+    "spec_decode_num_drafts": ("drafts", "Drafts that were verified."),
+    "spec_decode_num_draft_tokens": ("draft_tokens", "Tokens of these drafts."),
+    "spec_decode_num_accepted_tokens": (
+        "accepted_draft_tokens",
+        "Tokens of these drafts that were accepted.",
+    ),
 }
 
 

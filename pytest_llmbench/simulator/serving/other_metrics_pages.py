@@ -7,7 +7,7 @@ Sources: SGLang's ``srt/observability/metrics_collector.py``, TensorRT-LLM's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,9 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from pytest_llmbench.simulator.engine.faults import MetricsForm
-from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState
-
-Engines = Sequence[tuple[EngineMetrics, EngineState]]
+from pytest_llmbench.simulator.serving.metrics_page import Engines
 
 
 class _Form(NamedTuple):
@@ -39,11 +37,11 @@ _FORMS: Mapping[MetricsForm, _Form] = {
     "sglang": _Form(
         {
             "prompt_tokens": "sglang:prompt_tokens",
-            "generation_tokens": "sglang:generation_tokens",
-            "prefix_cache_hits": "sglang:cached_tokens",
+            "generated_tokens": "sglang:generation_tokens",
+            "prefix_hits_tokens": "sglang:cached_tokens",
             "ended": "sglang:num_requests",
-            "num_preemptions": "sglang:num_retracted_requests",
-            "spec_decode_num_drafts": "sglang:spec_verify_calls",
+            "preemptions": "sglang:num_retracted_requests",
+            "drafts": "sglang:spec_verify_calls",
         },
         {
             "running": "sglang:num_running_reqs",
@@ -61,11 +59,11 @@ _FORMS: Mapping[MetricsForm, _Form] = {
     "tensorrt-llm": _Form(
         {
             "prompt_tokens": "trtllm_prompt_tokens",
-            "generation_tokens": "trtllm_generation_tokens",
-            "prefix_cache_hits": "trtllm_prompt_cached_tokens",
+            "generated_tokens": "trtllm_generation_tokens",
+            "prefix_hits_tokens": "trtllm_prompt_cached_tokens",
             "ended": "trtllm_request_success",
-            "spec_decode_num_draft_tokens": "trtllm_spec_decode_num_draft_tokens",
-            "spec_decode_num_accepted_tokens": "trtllm_spec_decode_num_accepted_tokens",
+            "draft_tokens": "trtllm_spec_decode_num_draft_tokens",
+            "accepted_draft_tokens": "trtllm_spec_decode_num_accepted_tokens",
         },
         {
             "running": "trtllm_num_requests_running",
@@ -89,12 +87,12 @@ _FORMS: Mapping[MetricsForm, _Form] = {
     "llama.cpp": _Form(
         {
             "prompt_tokens": "llamacpp:prompt_tokens",
-            "generation_tokens": "llamacpp:tokens_predicted",
+            "generated_tokens": "llamacpp:tokens_predicted",
             "prefill_seconds": "llamacpp:prompt_seconds",
             "decode_seconds": "llamacpp:tokens_predicted_seconds",
-            "spec_decode_num_drafts": "llamacpp:spec_decode_num_drafts",
-            "spec_decode_num_draft_tokens": "llamacpp:spec_decode_num_draft_tokens",
-            "spec_decode_num_accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens",
+            "drafts": "llamacpp:spec_decode_num_drafts",
+            "draft_tokens": "llamacpp:spec_decode_num_draft_tokens",
+            "accepted_draft_tokens": "llamacpp:spec_decode_num_accepted_tokens",
         },
         {"running": "llamacpp:requests_processing", "waiting": "llamacpp:requests_deferred"},
         {"accepted": "llamacpp:spec_decode_num_accepted_tokens_per_pos"},
@@ -135,31 +133,31 @@ class _Page:
 
     def _counters(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for metrics, state in self._engines:
-            own: dict[str, float] = {**metrics.counted(state.totals), "ended": sum(metrics.ended.values())}
+        for metrics, engine in self._engines:
+            own: dict[str, float] = {**engine.totals.counted(metrics.config)}
+            own["ended"] = sum(metrics.ended.values())
             own |= {f"{name}_seconds": spent for name, spent in metrics.seconds.items()}
             for name, count in own.items():
                 found[name] = found.get(name, 0.0) + count
         return found
 
     def _gauges(self) -> dict[str, float]:
-        states = [state for _, state in self._engines]
+        engines = [engine for _, engine in self._engines]
         found: dict[str, float] = {
-            "running": sum(state.running for state in states),
-            "waiting": sum(state.waiting for state in states),
-            "kv_use": sum(state.kv_cache_usage for state in states) / len(states),
+            "running": sum(engine.running for engine in engines),
+            "waiting": sum(engine.waiting for engine in engines),
+            "kv_use": sum(engine.kv_usage for engine in engines) / len(engines),
             "max_num_seqs": sum(metrics.config.max_num_seqs for metrics, _ in self._engines),
         }
         counters = self._counters()
-        if drafts := counters.get("spec_decode_num_drafts"):
-            accepted = counters["spec_decode_num_accepted_tokens"]
+        if drafts := counters.get("drafts"):
+            accepted = counters["accepted_draft_tokens"]
             found["acceptance_length"] = 1 + accepted / drafts
             found["acceptance_rate"] = accepted / (drafts * self._guessed)
-        if tokens := counters.get("generation_tokens"):
-            steps = tokens - counters.get("spec_decode_num_accepted_tokens", 0.0)
-            found["tokens_per_step"] = tokens / max(
-                steps, 1.0
-            )  # what is beyond the end of a reply counts too
+        if tokens := counters.get("generated_tokens"):
+            steps = tokens - counters.get("accepted_draft_tokens", 0.0)
+            # What is beyond the end of a reply counts too.
+            found["tokens_per_step"] = tokens / max(steps, 1.0)
         return found
 
     def _times(self) -> Iterator[Metric]:
@@ -172,9 +170,9 @@ class _Page:
 
     def _by_place(self, counters: Mapping[str, float]) -> list[Metric]:
         """The counters by place in the draft; one shows up when it first counts, as in the engines."""
-        own = [state.totals.accepted_at(self._guessed) for _, state in self._engines]
+        own = [engine.totals.accepted_at(self._guessed) for _, engine in self._engines]
         accepted = [sum(counts) for counts in zip(*own, strict=True)]
-        guessed = [counters.get("spec_decode_num_drafts", 0.0)] * self._guessed
+        guessed = [counters.get("drafts", 0.0)] * self._guessed
         families: list[Metric] = []
         for name, series in self._form.places.items():
             family = CounterMetricFamily(
