@@ -10,8 +10,7 @@ from dataclasses import asdict
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.registry import every, names
 from pytest_llmbench.simulator.child import end_with_parent
-from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.engine.ranges import shown
+from pytest_llmbench.simulator.engine.config import EngineConfig, shown
 from pytest_llmbench.simulator.scenario import (
     DEFAULT_PRESET,
     OPTIONS,

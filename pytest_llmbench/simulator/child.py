@@ -132,8 +132,7 @@ class ChildServer:
 
 
 def end_with_parent() -> None:
-    """From now on, end this process when standard input closes, or when its parent is no longer the present
-    one.
+    """End this process when standard input closes, or when its parent is no longer the present one.
 
     The second is for a parent that has forked: the fork keeps the pipe's other end open.
     """

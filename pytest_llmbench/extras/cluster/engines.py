@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, Literal
 
-from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.config import EngineConfig, Range, out_of_range, shown
 from pytest_llmbench.simulator.engine.deployment import At, Deployment
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.loop import C, EngineLoop, R, Replica
-from pytest_llmbench.simulator.engine.ranges import Range, out_of_range, shown
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 

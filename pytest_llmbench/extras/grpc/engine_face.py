@@ -35,7 +35,7 @@ from tritonclient.grpc.service_pb2_grpc import (
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import SESSION_HEADER
-from pytest_llmbench.simulator.engine.ranges import shown
+from pytest_llmbench.simulator.engine.config import shown
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.scenario import software_version
 from pytest_llmbench.simulator.serving.asgi import BODY_LIMIT_BYTES

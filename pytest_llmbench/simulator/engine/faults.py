@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.reply_checks import StructuredOutput
-from pytest_llmbench.simulator.engine.config import CheatOptions, EngineConfig
-from pytest_llmbench.simulator.engine.ranges import SHARE, Range, out_of_range
+from pytest_llmbench.simulator.engine.config import SHARE, CheatOptions, EngineConfig, Range, out_of_range
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 

@@ -24,8 +24,8 @@ from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest, Turn
+from pytest_llmbench.simulator.engine.config import Range, out_of_range
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
-from pytest_llmbench.simulator.engine.ranges import Range, out_of_range
 from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word

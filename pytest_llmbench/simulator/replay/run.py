@@ -19,7 +19,7 @@ from pytest_llmbench.model.record import Outcome, of_planned_cut
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.reply_checks import FINGERPRINT
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.config import EngineConfig, shown
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
@@ -32,7 +32,6 @@ from pytest_llmbench.simulator.engine.faults import (
 from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
 from pytest_llmbench.simulator.engine.loop import EngineLoop
 from pytest_llmbench.simulator.engine.media import encoder_ns, ids_of, tokens_of
-from pytest_llmbench.simulator.engine.ranges import shown
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence

@@ -114,7 +114,7 @@ class EventStream:
         """``plain``: nothing changes the bytes of a chunk, so those of plain texts are known beforehand."""
         self._text = text
         self._plain: bool | None = None if plain else False
-        """None before the first token."""
+        """Whether the bytes of chunks are known; None: decided with the first token."""
         self._options = options
         self._sizes = chunk_tokens
         self._truth = truth

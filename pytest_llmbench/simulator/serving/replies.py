@@ -283,7 +283,7 @@ class HttpFace(Face):
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.connection: Connection | None = scope.get("state", {}).get(CONNECTION)
-        """None on a server that is not this package's."""
+        """The connection; None on a server that is not this package's."""
         self._receive = receive
         self.over = asyncio.Event()
         """Set when the reply is complete, or nobody is there to receive it."""
