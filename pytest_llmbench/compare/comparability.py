@@ -107,25 +107,20 @@ def waivers_of_option(given: Sequence[str], today: date, option: str = "--llm-wa
     found: list[Waiver] = []
     mistakes: list[str] = []
     for text in given:
-        waiver = _read(text)
-        wrong = [waiver] if isinstance(waiver, str) else _wrong(waiver, today)
-        mistakes += [f"{option} {text!r} {what}" for what in wrong]
-        if isinstance(waiver, Waiver) and not wrong:
+        head, _, day = text.rpartition("@")
+        field, _, reason = map(str.strip, head.partition("="))
+        try:
+            waiver = Waiver(field, reason, date.fromisoformat(day.strip()))
+            wrong = _wrong(waiver, today)
             found.append(waiver)
+        except ValueError:
+            wrong = [f"has {day!r} for its last day: write @YYYY-MM-DD"]
+        if not field or not reason:
+            wrong = [f"needs a field, a reason and the last day: {_EXAMPLE}"]
+        mistakes += [f"{option} {text!r} {what}" for what in wrong]
     if mistakes:
         raise SuiteError.from_mistakes(mistakes)
     return tuple(found)
-
-
-def _read(text: str) -> Waiver | str:
-    head, _, day = text.rpartition("@")
-    field, _, reason = head.partition("=")
-    if not field.strip() or not reason.strip():
-        return f"needs a field, a reason and the last day: {_EXAMPLE}"
-    try:
-        return Waiver(field.strip(), reason.strip(), date.fromisoformat(day.strip()))
-    except ValueError:
-        return f"has {day!r} for its last day: write @YYYY-MM-DD"
 
 
 def _wrong(waiver: Waiver, today: date) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.model.estimate import OF_RUNS, Estimate, EstimateKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, Overload
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.numbers import number, percentage, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times_to_decide
@@ -56,9 +56,13 @@ def judge(
         verdict = GateVerdict.PASS if kept else GateVerdict.FAIL
         side = "on the good side" if kept else "beyond the limit"
         reason = _of_one_run(objective, estimate) or f"the whole interval is {side}{_level(estimate)}"
-        return _judged(
-            objective, estimate, verdict, reason + ("" if kept else _as_seconds(objective, estimate))
-        )
+        point, limit = estimate.point, objective.limit
+        small = objective.unit == "ms" and objective.is_ceiling and 0 < limit <= _SMALL_MS
+        # Small, missed by far, and kept as seconds.
+        if not kept and small and point is not None and limit * _FAR <= point <= limit * 1000:
+            told, instead = quantity(limit, "ms"), number(limit * 1000)
+            reason += f"; the limit is {told}: if seconds are meant, write {instead}"
+        return _judged(objective, estimate, verdict, reason)
     if estimate.given_up and objective.is_ceiling and estimate.upper is None:
         reason = (
             f"{estimate.given_up} requests were given up on, and how long they would have taken is not "
@@ -67,23 +71,13 @@ def judge(
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
     if estimate.kind is EstimateKind.BOUND and estimate.lower is not None:
         known = estimate.lower if estimate.point is None else estimate.point
-        reason = f"how much more it is than {known:g} {estimate.unit} is not known: that is a lower bound"
+        told = quantity(known, estimate.unit)
+        reason = f"how much more it is than {told} is not known: that is a lower bound"
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
     if estimate.point is None:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
     times, reason = _what_would_decide(objective, estimate)
     return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), times)
-
-
-def _as_seconds(objective: Objective, estimate: Estimate) -> str:
-    """A hint where a limit in milliseconds looks like one in seconds: small, missed by far, and kept as
-    seconds."""
-    point, limit = estimate.point, objective.limit
-    if objective.unit != "ms" or not objective.is_ceiling or point is None or not 0 < limit <= _SMALL_MS:
-        return ""
-    if not limit * _FAR <= point <= limit * 1000:
-        return ""
-    return f"; the limit is {limit:g} ms: if seconds are meant, write {limit * 1000:g}"
 
 
 def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
@@ -98,7 +92,7 @@ def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
     saved = estimate.kind is EstimateKind.SAVED_SPREAD
     why = "with the saved spread" if saved else "while the noise of this system is unknown"
     larger, smaller = ("limit", "value") if limit >= point else ("value", "limit")
-    return f"the {larger} is {number(away)} times the {smaller}; {enough:.3g} times is enough {why}"
+    return f"the {larger} is {number(away)} times the {smaller}; {number(enough)} times is enough {why}"
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:
@@ -118,10 +112,10 @@ def _doubt(objective: Objective, estimate: Estimate) -> str | None:
         return None
     if decided:
         return None
-    way = "low" if by > 0 else "high"
+    too = f"{quantity(abs(by), estimate.unit)} too {'low' if by > 0 else 'high'}"
     return (
-        f"the limit seems {seems}, but the machine that measured may have made the figure up to "
-        f"{abs(by):.3g} {estimate.unit} too {way}: free its CPU and measure again"
+        f"the limit seems {seems}, but the machine that measured may have made the figure up to {too}: free "
+        "its CPU and measure again"
     )
 
 
@@ -130,7 +124,7 @@ def _level(estimate: Estimate) -> str:
     empty."""
     if math.isclose(estimate.level, _USUAL):
         return ""
-    return f" (at the level of this look, {100 * estimate.level:.6g} %)"
+    return f" (at the level of this look, {percentage(estimate.level)})"
 
 
 def _undefined(objective: Objective, n: int) -> str:
@@ -174,15 +168,17 @@ def _judged(
     reason: str,
     times: float | None = None,
 ) -> JudgedObjective:
+    if estimate is None:
+        estimate = Estimate.undefined(unit=objective.unit, method="none", level=_USUAL, n=0)
     return JudgedObjective(
         objective=objective,
-        point=None if estimate is None else estimate.point,
-        lower=None if estimate is None else estimate.lower,
-        upper=None if estimate is None else estimate.upper,
-        n=0 if estimate is None else estimate.n,
+        point=estimate.point,
+        lower=estimate.lower,
+        upper=estimate.upper,
+        n=estimate.n,
         verdict=verdict,
         reason=reason,
         growth=times,
-        too_high_by=0.0 if estimate is None else estimate.too_high_by,
-        too_low_by=0.0 if estimate is None else estimate.too_low_by,
+        too_high_by=estimate.too_high_by,
+        too_low_by=estimate.too_low_by,
     )

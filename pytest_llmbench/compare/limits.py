@@ -82,33 +82,26 @@ def limits_of_option(given: Sequence[str], option: str = "--llm-compare-fail") -
     texts = [text.strip() for part in given for text in part.split(",")]
     found, mistakes = [], []
     for text in texts:
-        match = _LIMIT.fullmatch(text)
-        wrong = (
-            _wrong(match["metric"], match["number"], match["unit"])
-            if match
-            else [f"needs a limit: {_EXAMPLE}"]
-        )
+        match, value = _LIMIT.fullmatch(text), math.nan
+        if match is None:
+            wrong = [f"needs a limit: {_EXAMPLE}"]
+        else:
+            metric, number, unit = match.groups()
+            wrong = metric_mistakes(metric)
+            try:
+                value = float(number)
+            except ValueError:
+                wrong.append(f"has {number!r} for a limit: {_EXAMPLE}")
+            else:
+                if not unit:
+                    wrong.append(f"lacks a unit: a limit is a share of the baseline, {metric}:{number}%")
+                elif not 0 <= value < 100:
+                    wrong.append(f"must lie from 0 % to below 100 %, got {number}%")
+            found.append(RegressionLimit(metric, value / 100.0, f"{option}={text}", False))
         mistakes += [f"{option} {shown(text)} {what}" for what in wrong]
-        if match and not wrong:
-            found.append(
-                RegressionLimit(match["metric"], float(match["number"]) / 100.0, f"{option}={text}", False)
-            )
     if mistakes:
         raise SuiteError.from_mistakes(mistakes)
     return tuple(found)
-
-
-def _wrong(metric: str, number: str, unit: str) -> list[str]:
-    found = metric_mistakes(metric)
-    try:
-        value = float(number)
-    except ValueError:
-        return [*found, f"has {number!r} for a limit: {_EXAMPLE}"]
-    if not unit:
-        found.append(f"lacks a unit: a limit is a share of the baseline, {metric}:{number}%")
-    elif not (math.isfinite(value) and 0 <= value < 100):
-        found.append(f"must lie from 0 % to below 100 %, got {number}%")
-    return found
 
 
 def metric_mistakes(metric: object) -> list[str]:

@@ -56,6 +56,7 @@ from pytest_llmbench.model.judgement import (
     ComparisonVerdict,
     Unit,
 )
+from pytest_llmbench.model.numbers import counted, number, percentage
 from pytest_llmbench.stats.runs import FloatArray
 
 _NEAR_FOUND = 0.75
@@ -108,7 +109,13 @@ def compared(
     if paired and len(baseline) != len(candidate):
         raise ValueError(f"{len(baseline)} runs of the baseline cannot be paired with {len(candidate)}")
     kept = _finite(arms[0]), _finite(arms[1])
-    obstacle = unlike or _obstacle(arms, names)
+    few = [
+        f"{name} has {counted(len(arm), 'run')}"
+        for arm, name in zip(arms, names, strict=True)
+        if len(arm) < FEWEST_RUNS
+    ]
+    needed = f"at least {FEWEST_RUNS} of each are needed to tell a change from noise"
+    obstacle = unlike or (f"{' and '.join(few)}: {needed}" if few else _undefined(arms, names))
     found = log_ratio(*kept, paired=paired, level=level) if obstacle is None else None
     change = Estimate.undefined(unit="1", method="none", level=level, n=len(baseline) + len(candidate))
     undecided = Comparison(
@@ -159,11 +166,20 @@ def _judged(undecided: Comparison, found: LogRatio) -> Comparison:
     better, margin = undecided.better, undecided.margin
     ends = found.point - found.halfwidth, found.point + found.halfwidth
     point, lower, upper = (None if end > LARGEST_LOG else math.expm1(end) for end in (found.point, *ends))
-    change, mde = (
-        Estimate(point, lower, upper, found.level, undecided.change.n, found.method, "1"),
-        _mde(found, better, margin),
-    )
-    verdict, reason = _verdict(change, better, margin, _power(better, mde, undecided.unit_of_replication))
+    change = Estimate(point, lower, upper, found.level, undecided.change.n, found.method, "1")
+    beyond, mde = found.detectable, None
+    if beyond is not None and math.isfinite(beyond):
+        if better == "higher":
+            mde = 1.0 if margin >= 1.0 else -math.expm1(math.log1p(-margin) - beyond)
+        elif math.log1p(margin) + beyond <= LARGEST_LOG:
+            mde = math.expm1(math.log1p(margin) + beyond)
+    unit = undecided.unit_of_replication
+    power = f"the noise between {unit}s cannot be told"
+    if mde is not None:
+        worse = f"{'a rise' if better == 'lower' else 'a drop'} of {percentage(mde)}"
+        more = "more runs see" if unit == "run" else "more saved sessions see"
+        power = f"these {unit}s would find {worse} four times out of five; {more} a smaller one"
+    verdict, reason = _verdict(change, better, margin, power)
     return replace(undecided, change=change, mde=mde, verdict=verdict, reason=reason)
 
 
@@ -177,27 +193,15 @@ def worsening(change: Estimate, better: Better) -> tuple[float | None, float | N
     )
 
 
-def _obstacle(arms: Sequence[Sequence[float | None]], names: Sequence[str]) -> str | None:
-    """Why there is no ratio, in words; None if there is one."""
-    few = [
-        f"{name} has {_runs(len(arm))}"
-        for arm, name in zip(arms, names, strict=True)
-        if len(arm) < FEWEST_RUNS
-    ]
-    if few:
-        return f"{' and '.join(few)}: at least {FEWEST_RUNS} of each are needed to tell a change from noise"
-    return _undefined(arms, names)
-
-
 def _undefined(arms: Sequence[Sequence[float | None]], names: Sequence[str]) -> str | None:
     """Which of the arms have runs without a logarithm, in words; None if none has."""
     said = []
     for arm, name in zip(arms, names, strict=False):
         undefined = len(arm) - len(_finite(arm))
         if undefined:
-            said.append(f"it is undefined in {undefined} of {_runs(len(arm))} of {name}")
+            said.append(f"it is undefined in {undefined} of {counted(len(arm), 'run')} of {name}")
         elif min(_finite(arm)) <= 0:
-            said.append(f"{name} measured {min(_finite(arm)):g} in a run, which has no ratio")
+            said.append(f"{name} measured {number(min(_finite(arm)))} in a run, which has no ratio")
     return "; ".join(said) or None
 
 
@@ -205,30 +209,16 @@ def _finite(arm: Sequence[float | None]) -> tuple[float, ...]:
     return tuple(float(value) for value in arm if value is not None and math.isfinite(value))
 
 
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
-
-
-def _mde(found: LogRatio, better: Better, margin: float) -> float | None:
-    beyond = found.detectable
-    if beyond is None or not math.isfinite(beyond):
-        return None
-    if better == "lower":
-        total = math.log1p(margin) + beyond
-        return None if total > LARGEST_LOG else math.expm1(total)
-    return 1.0 if margin >= 1.0 else -math.expm1(math.log1p(-margin) - beyond)
-
-
 def _verdict(change: Estimate, better: Better, margin: float, power: str) -> tuple[ComparisonVerdict, str]:
     lower, upper = worsening(change, better)
-    allowed = f"the {_share(margin)} that is allowed"
+    allowed = f"the {percentage(margin)} that is allowed"
     if lower is not None and lower > margin:
         return ComparisonVerdict.REGRESSED, f"the whole interval of the worsening lies beyond {allowed}"
     if upper is not None and upper < 0:
         return ComparisonVerdict.IMPROVED, "the whole interval lies on the better side of no change"
     if upper is not None and upper <= margin:
         if lower is not None and lower >= -margin:
-            return ComparisonVerdict.EQUIVALENT, f"the whole interval lies within ±{_share(margin)}"
+            return ComparisonVerdict.EQUIVALENT, f"the whole interval lies within ±{percentage(margin)}"
         return ComparisonVerdict.NOT_WORSE, f"the whole interval of the worsening lies below {allowed}"
     return ComparisonVerdict.INCONCLUSIVE, f"the interval straddles {allowed}: {power}"
 
@@ -250,23 +240,11 @@ def as_promised(found: Comparison, promised: float) -> Comparison:
     near = found.margin + _NEAR_FOUND * (found.mde - found.margin)
     if found.mde > max(_NOISIER * promised, _MATTERS) or seen > near:
         return found
+    allowed, detectable = percentage(found.margin), percentage(found.mde)
     reason = (
-        f"no worsening beyond {_share(found.margin)} was found; one of {_share(found.mde)} would have been "
-        "four times out of five"
+        f"no worsening beyond {allowed} was found; one of {detectable} would have been four times out of five"
     )
     return replace(found, verdict=ComparisonVerdict.NOT_WORSE, reason=reason)
-
-
-def _power(better: Better, mde: float | None, unit: Unit) -> str:
-    if mde is None:
-        return f"the noise between {unit}s cannot be told"
-    what = "a rise" if better == "lower" else "a drop"
-    more = "more runs see" if unit == "run" else "more saved sessions see"
-    return f"these {unit}s would find {what} of {_share(mde)} four times out of five; {more} a smaller one"
-
-
-def _share(value: float) -> str:
-    return f"{value * 100:.3g} %"
 
 
 POWER = 0.8
@@ -294,7 +272,7 @@ class LogRatio:
 
     @property
     def halfwidth(self) -> float:
-        return 0.0 if self.error == 0.0 else self._quantile() * self.error
+        return 0.0 if self.error == 0.0 else _quantile(self.freedom, self.level) * self.error
 
     @property
     def detectable(self) -> float | None:
@@ -307,9 +285,6 @@ class LogRatio:
             return None
         own = self.freedom if self.noise_freedom is None else self.noise_freedom
         return _detectable(self.freedom, own, self.level, power) * self.error
-
-    def _quantile(self) -> float:
-        return _quantile(self.freedom, self.level)
 
 
 def _quantile(freedom: float, level: float) -> float:
@@ -371,7 +346,14 @@ def log_ratio(
     """
     before, after = np.log(np.asarray(baseline, float)), np.log(np.asarray(candidate, float))
     if paired:
-        return _paired(before, after, level)
+        if len(before) != len(after):
+            raise ValueError(f"{len(before)} runs of the baseline cannot be paired with {len(after)}")
+        pairs = after - before
+        point, error = float(pairs.mean()), float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
+        if error < _ROUNDING:
+            return _noiseless(point, level)
+        method = f"Student's t on {len(pairs)} paired log ratios"
+        return LogRatio(point, error, len(pairs) - 1.0, level, method)
     point = float(after.mean() - before.mean())
     own = [float(arm.var(ddof=1)) / len(arm) for arm in (before, after)]
     error = math.sqrt(sum(own))
@@ -379,7 +361,8 @@ def log_ratio(
         return _noiseless(point, level)
     weights = [share**2 / (len(arm) - 1) for share, arm in zip(own, (before, after), strict=True)]
     freedom = sum(own) ** 2 / sum(weights)
-    method = f"Welch's t on logarithms, {len(before)} and {len(after)} runs, {freedom:.1f} degrees of freedom"
+    runs = f"{len(before)} and {len(after)} runs, {number(freedom)} degrees of freedom"
+    method = f"Welch's t on logarithms, {runs}"
     return LogRatio(point, error, freedom, level, method)
 
 
@@ -388,18 +371,6 @@ def paired_ratio(before: Sequence[float], after: Sequence[float], *, level: floa
     found = log_ratio(before, after, paired=True, level=level)
     point, lower, upper = (math.exp(found.point + sign * found.halfwidth) for sign in (0, -1, 1))
     return Estimate(point, lower, upper, level, len(before), found.method, "ratio")
-
-
-def _paired(before: FloatArray, after: FloatArray, level: float) -> LogRatio:
-    if len(before) != len(after):
-        raise ValueError(f"{len(before)} runs of the baseline cannot be paired with {len(after)}")
-    pairs = after - before
-    error = float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
-    if error < _ROUNDING:
-        return _noiseless(float(pairs.mean()), level)
-    return LogRatio(
-        float(pairs.mean()), error, len(pairs) - 1.0, level, f"Student's t on {len(pairs)} paired log ratios"
-    )
 
 
 def session_ratio(

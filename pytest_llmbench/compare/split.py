@@ -26,7 +26,7 @@ from pytest_llmbench.metrics.latency import e2e_ms, ttft_any_ms
 from pytest_llmbench.metrics.server_side import prefill_ms, queue_wait_ms
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
-from pytest_llmbench.model.numbers import Amount, Figure, Row
+from pytest_llmbench.model.numbers import Amount, Figure, Row, number
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import Table, TestResult
@@ -88,8 +88,8 @@ def _by_page(seen: Observation, series: str, requests: int) -> float | str | Non
         count, unit = seen.engine.grown("generated_tokens"), "tokens"
         expected = float(tokens.sum()) if (tokens >= 0).all() else math.nan
     if count is None or not abs(count - expected) <= TOLERANCE * expected:
-        told = "no" if count is None else f"{count:.0f}"
-        return f"the engine's metrics page counted {told} {unit}, and this load had {expected:.0f}"
+        told = "no" if count is None else number(count)
+        return f"the engine's metrics page counted {told} {unit}, and this load had {number(expected)}"
     return 1e3 * seconds / requests
 
 

@@ -21,9 +21,10 @@ from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Comparison
-from pytest_llmbench.model.numbers import Cell, Figure, Row
+from pytest_llmbench.model.numbers import Cell, Figure, Row, number
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.spectral import student_quantile
 
 LEVEL = 0.95
 PER_GPU, PER_COST = "tokens per GPU-second", "tok/s per dollar-hour"
@@ -87,9 +88,7 @@ def of_runs(values: Sequence[float | None], unit: str) -> Estimate:
     point = math.exp(float(logs.mean()))
     if len(known) < 2:
         return Estimate(point, None, None, LEVEL, len(known), method, unit)
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(len(known) - 1, 0.5 + LEVEL / 2) * logs.std(ddof=1)) / math.sqrt(len(known))
+    half = student_quantile(len(known) - 1, LEVEL) * float(logs.std(ddof=1)) / math.sqrt(len(known))
     upper = None if max(half, logs.mean() + half) > LARGEST_LOG else point * math.exp(half)
     return Estimate(point, point * math.exp(-half), upper, LEVEL, len(known), method, unit)
 
@@ -155,7 +154,7 @@ def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Tabl
             row += [
                 Figure(metric, pair.change, "change") if pair.change.defined else f"not known: {pair.reason}",
                 pair.verdict.replace("_", " "),
-                "" if p_value is None else f"{p_value:.2g}",
+                "" if p_value is None else number(p_value),
             ]
         rows.append(tuple(row))
     rows += _normalised(systems)

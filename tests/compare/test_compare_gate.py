@@ -170,6 +170,4 @@ def test_what_the_measuring_machine_may_have_done_is_counted(
 def test_a_limit_that_may_be_in_seconds(limit: float, point: float, hint: bool) -> None:
     judged = judge(Objective("ttft.p99", "<=", limit, "ms"), estimate(point, point * 0.9, point * 1.1))
     assert judged.verdict is GateVerdict.FAIL
-    assert (
-        f"the limit is {limit:g} ms: if seconds are meant, write {limit * 1000:g}" in judged.reason
-    ) is hint
+    assert judged.reason.endswith(f"if seconds are meant, write {limit * 1000:g}") is hint
