@@ -40,7 +40,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.model.sentences import Note, as_told, read_note
+from pytest_llmbench.model.sentences import Note, as_told, plain_parameters, read_note
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.spectral import intervals_chosen
 from pytest_llmbench.store.files import document_of, read_report
@@ -175,7 +175,12 @@ def _as_told(entry: TestEntry, result: TestResult, budget: Budget) -> TestResult
     told = tuple(_finding(each) for each in entry.validity.findings if each.check not in own)
     data = dict(enumerate(entry.note_data))
     noted = [_noted(data.get(index), text) for index, text in enumerate(entry.notes)]
-    missing = tuple(note for note in result.notes if str(note) not in entry.notes)
+    known = [plain_parameters({"": note}) for note in noted]
+    missing = tuple(
+        note
+        for note in result.notes
+        if (plain_parameters({"": note}) not in known if data else str(note) not in entry.notes)
+    )
     published = {
         name: fact.value
         for name, fact in entry.facts.items()
@@ -326,8 +331,12 @@ def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, driven: _Drive
     for part in _JUDGED:
         if part in _SEVERAL_SYSTEMS and entry.comparisons:
             continue
+        # What findings and notes say is data; their sentences are this version's words for it.
+        part = "note_data" if part == "notes" and entry.note_data else part
         for name, before, now in _leaves(part, stored.get(part), judged.get(part)):
             if "sequence_sha256" in name and not driven.texts_kept:
+                continue
+            if entry.note_data and name.startswith("validity.") and name.endswith(".message"):
                 continue
             if entry.comparisons and name.startswith(_TABLES_OF_SEVERAL):
                 continue

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from pytest_llmbench.model import numbers
@@ -357,7 +358,7 @@ class FirstScreen:
         settings = environment.get("settings", {})
         command = list(environment.get("command", []))
         options = []
-        for word, following in zip(command, [*command[1:], ""], strict=True):
+        for word, following in zip_longest(command, command[1:], fillvalue=""):
             if not word.startswith("--llm-"):
                 continue
             options.append(word)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +23,8 @@ from pytest_llmbench.model import sentences
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import RequirementStatus
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult
+from pytest_llmbench.reports.html import html_report
+from pytest_llmbench.reports.terminal import closing_lines, section_lines
 from pytest_llmbench.store.entries import entry_from_result
 
 OTHER = "Lorem ipsum."
@@ -116,16 +120,39 @@ def say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "SENTENCES", other)
 
 
+def pages(entry: dict[str, Any]) -> list[str]:
+    """The lines of the terminal's summary, and the texts of the HTML report, with its sentences left out."""
+    report = {
+        "generator": {"name": "pytest-llmbench", "version": "1"},
+        "started": "2026-01-20T09:30:00.000Z",
+        "environment": {"implementation": "CPython", "python": "3", "platform": "Linux", "cpu_count": 8},
+        "sut": {"endpoint": "https://host/v1", "model": "tiny", "api": "openai-chat", "facts": {}},
+        "tests": [entry],
+    }
+    lines = [*section_lines(entry, width=10_000), *closing_lines([entry], width=10_000)]
+    text = "\n".join(line.text for line in lines)
+    text += html.unescape(re.sub(r"<[^>]*>", "\n", html_report(report)))
+    sentences = {finding["message"] for finding in entry["validity"]["findings"]} | {*entry["notes"]}
+    for sentence in sorted(sentences, key=len, reverse=True):
+        text = text.replace(sentence, OTHER)
+    return text.split("\n")
+
+
 @pytest.mark.parametrize("test", KEYWORDS)
 def test_nothing_but_sentences_moves_in_a_report(test: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures and verdicts stay what they are: in the report, on the terminal and on its page."""
+
     def entry() -> dict[str, Any]:
         result = complete(test).result
         judged = result.judged(validity_of(result, Budget()), None, result.gate)
         return entry_from_result(judged, nodeid="a::b", outcome="passed").plain()
 
     before = entry()
+    shown = pages(before)
     say_otherwise(monkeypatch)
     after = entry()
+    assert shown.count(OTHER) > 0
+    assert set(pages(after)) == set(shown)
     assert {finding["message"] for finding in after["validity"]["findings"]} == {OTHER}
     for findings in (before["validity"]["findings"], after["validity"]["findings"]):
         for finding in findings:
