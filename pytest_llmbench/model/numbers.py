@@ -63,8 +63,8 @@ def number(value: float | None) -> str:
     return f"{value:.{2 if size < 10 else 1 if size < 1000 else 0}f}"
 
 
-def tick(value: float) -> str:
-    """A round number on an axis, without needless digits: ``0.5`` for 0.50 or 0.5000000001."""
+def trimmed(value: float) -> str:
+    """A number without needless digits, as on an axis: ``0.5`` for 0.50 or 0.5000000001."""
     text = number(float(f"{value:.6g}"))
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 

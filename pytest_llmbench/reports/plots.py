@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.model.numbers import number, tick
+from pytest_llmbench.model.numbers import number, trimmed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,7 +257,7 @@ def _plain_log_ticks(axis: Axis, values: Sequence[float]) -> None:
         dense = (1.0, 2.0, 3.0, 5.0, 7.0) if span < _DENSE_TICKS_BELOW else (1.0, 2.0, 5.0)
         subs = dense if span < _DECADE_TICKS_FROM else (1.0,)
         axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: trimmed(value)))
     axis.set_minor_locator(NullLocator())
 
 
