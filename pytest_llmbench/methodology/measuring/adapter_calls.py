@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, by_run
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Row, cells
-from pytest_llmbench.model.observation import AdapterCall, Observation
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Churn
 from pytest_llmbench.model.result import Table, TestResult
 
@@ -48,7 +47,10 @@ def with_adapter_calls(made: TestResult, churn: Churn, *, is_job: bool) -> TestR
 def _metrics(runs: Sequence[Observation]) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
     for kind in _KINDS:
-        took = [[each.took_ns / 1e6 for each in run.adapter_calls if _went_well(each, kind)] for run in runs]
+        took = [
+            [each.took_ns / 1e6 for each in run.adapter_calls if each.kind == kind and not each.problem]
+            for run in runs
+        ]
         found |= distribution(f"adapter_{kind}", [np.array(own) for own in took if own])
     calls = [each for run in runs for each in run.adapter_calls]
     failed = float(sum(1 for each in calls if each.problem))
@@ -58,10 +60,6 @@ def _metrics(runs: Sequence[Observation]) -> dict[str, Estimate]:
         else Estimate.undefined(unit="count", method="no call was sent", n=0)
     )
     return found
-
-
-def _went_well(call: AdapterCall, kind: str) -> bool:
-    return call.kind == kind and not call.problem
 
 
 def _table(metrics: dict[str, Estimate], runs: Sequence[Observation]) -> Table:
@@ -79,8 +77,9 @@ def _findings(churn: Churn, runs: Sequence[Observation]) -> Iterable[Finding]:
     failed = [each for each in calls if each.problem]
     if failed:
         told = dict.fromkeys(f"{each.kind} {each.adapter}: {each.problem}" for each in failed)
-        ended = {name: list(own) for name, own in groupby(sorted(calls, key=_name), _name)}
-        absent = tuple(name for name, own in ended.items() if _is_absent(own))
+        # By the last call that went well; adapters of which none did are there as before.
+        last = {each.adapter: each.kind for each in calls if not each.problem}
+        absent = tuple(sorted(name for name, kind in last.items() if kind == "unload"))
         yield Finding.of(
             "adapter_calls_failed",
             value=float(len(failed)),
@@ -94,13 +93,3 @@ def _findings(churn: Churn, runs: Sequence[Observation]) -> Iterable[Finding]:
     begun = sum(1 for each in calls if each.kind == "unload")
     if begun < math.floor(_KEPT_UP * due):
         yield Finding.of("adapter_calls_behind", value=float(begun), limit=float(due))
-
-
-def _name(call: AdapterCall) -> str:
-    return call.adapter
-
-
-def _is_absent(calls: Sequence[AdapterCall]) -> bool:
-    """Whether an adapter is not there after these calls, as far as they tell."""
-    good = [each for each in calls if not each.problem]
-    return bool(good) and good[-1].kind == "unload"

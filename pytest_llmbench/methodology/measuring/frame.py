@@ -103,6 +103,9 @@ def result_of(
         heading, parameters, told, warmup, observations, map(_as_sent, observations), report.load
     )
     facts = made.facts | report.facts
+    shared = [run.shared_from for run in observations if run.shared_from is not None]
+    tests, levels = tuple(dict.fromkeys(shared)), len(observations)
+    notes = (Note.of("shared_levels", count=len(shared), levels=levels, tests=tests),) if shared else ()
     budgeted = None
     if report.budgeted is not None:
         kept = {id(seen.observation) for seen in report.budgeted}
@@ -114,7 +117,7 @@ def result_of(
         plots=(*report.plots, *over_time_of_levels(report.levels)),
         configuration=configuration(facts, observations),
         facts=facts,
-        notes=(*_shared_notes(observations), *report.notes),
+        notes=(*notes, *report.notes),
         levels=numbered(report.levels),
         findings=tuple(report.findings),
         budgeted=budgeted,
@@ -159,9 +162,3 @@ def _as_sent(run: Observation) -> LoadPlan:
     """The plan with the number of requests that were really sent, as a level is defined by its duration."""
     last = int(run.records.index.max()) + 1 - run.plan.first if len(run.records) else 0
     return run.plan.with_(requests=max(len(run.records), last))
-
-
-def _shared_notes(seen: Sequence[Observation]) -> tuple[Note, ...]:
-    shared = [run.shared_from for run in seen if run.shared_from is not None]
-    names = tuple(dict.fromkeys(shared))
-    return (Note.of("shared_levels", count=len(shared), levels=len(seen), tests=names),) if names else ()

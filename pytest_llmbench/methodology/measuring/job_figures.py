@@ -120,7 +120,12 @@ def of_steady_state(measure: Measure, slots: int, seed: int) -> Measure:
 
     def of_middle(runs: Sequence[Observation]) -> Metrics:
         middles = [steady_middle(run, slots) for run in runs]
-        found = measure([_begun_inside(run) for run in middles])
+        begun = []
+        for run in middles:
+            begun_ns, _ = _begun(run)
+            inside = (begun_ns != MISSING) & (begun_ns > run.started_ns) & (begun_ns <= run.ended_ns)
+            begun.append(replace(run, records=run.records.select(inside)))
+        found = measure(begun)
         return found | {name: each for name, each in rates(middles, seed=seed).items() if name in found}
 
     return of_middle
@@ -135,12 +140,6 @@ def steady_middle(run: Observation, slots: int) -> Observation:
     if len(begun) <= slots + 1:
         return run
     return replace(run, started_ns=int(begun[slots]) - 1, ended_ns=int(begun[-1]))
-
-
-def _begun_inside(run: Observation) -> Observation:
-    begun_ns, _ = _begun(run)
-    inside = (begun_ns != MISSING) & (begun_ns > run.started_ns) & (begun_ns <= run.ended_ns)
-    return replace(run, records=run.records.select(inside))
 
 
 def _begun(run: Observation) -> tuple[IntColumn, IntColumn]:
@@ -226,16 +225,12 @@ def held_back(seen: Sequence[Observation]) -> Iterator[Note]:
     (cap,) = caps if len(caps) == 1 else (None,)
     if cap is None:
         return
-    waits = [_waits_ns(run) for run in seen]
-    longest = Amount(max((int(own.max(initial=0)) for own in waits), default=0) / 1e9, "s")
-    held, sent = sum(int((own > 0).sum()) for own in waits), sum(map(len, waits))
-    yield Note.of("held_back", cap=cap, held=held, sent=sent, longest=longest)
-
-
-def _waits_ns(run: Observation) -> IntColumn:
-    """The time from the arrival of each request that was sent until there was a place for it."""
-    due_ns, first = run.records.scheduled_ns, run.plan.first
-    arrivals_ns = np.fromiter(starts_ns(run.plan, 0), dtype=np.int64, count=run.plan.requests)
-    sent = due_ns != MISSING
-    waited = due_ns[sent] - run.started_ns - arrivals_ns[run.records.index[sent] - first]
-    return np.asarray(waited, dtype=np.int64)
+    waits_ns: list[IntColumn] = []  # from each arrival until there was a place for the request
+    for run in seen:
+        due_ns, first = run.records.scheduled_ns, run.plan.first
+        arrivals_ns = np.fromiter(starts_ns(run.plan, 0), dtype=np.int64, count=run.plan.requests)
+        sent = due_ns != MISSING
+        waits_ns.append(due_ns[sent] - run.started_ns - arrivals_ns[run.records.index[sent] - first])
+    every_ns = np.concatenate(waits_ns)
+    longest = Amount(int(every_ns.max(initial=0)) / 1e9, "s")
+    yield Note.of("held_back", cap=cap, held=int((every_ns > 0).sum()), sent=len(every_ns), longest=longest)

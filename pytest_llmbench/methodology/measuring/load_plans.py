@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,8 +58,13 @@ def derived_seed(seed: int, purpose: str) -> int:
 def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> LoadPart:
     """The part ``kind`` of a measurement. ``asked``: what decides its loads, as given by the author of the
     test or fixed by the method; JSON values."""
+    # Without the salt of one arm of a comparison and the server that counts tokens: arms are to have equal
+    # lengths.
+    stated = {key: value for key, value in workload.specification().items() if key != "deviations"}
+    for key, left_out in _NOT_DRAWN_BY.items():
+        stated[key] = {name: value for name, value in stated[key].items() if name not in left_out}
     content = {
-        "workload": _identity(workload),
+        "workload": {**stated, "name": workload.name},
         "timeout_s": setting.timeout_s,
         "salt": setting.salt,
         **asked,
@@ -81,15 +85,6 @@ def with_lengths(setting: Setting, kind: str, **asked: Any) -> Setting:
         return setting
     listed = part_of(replace(setting, salt=""), setting.workload, kind, **asked)
     return replace(setting, workload=with_lengths_of(setting.workload, listed.seed))
-
-
-def _identity(workload: Workload) -> Mapping[str, Any]:
-    """The specification by which workloads are told apart. Without the salt of one arm of a comparison and
-    the server that counts tokens: arms are to have equal lengths."""
-    stated = {key: value for key, value in workload.specification().items() if key != "deviations"}
-    for key, left_out in _NOT_DRAWN_BY.items():
-        stated[key] = {name: value for name, value in stated[key].items() if name not in left_out}
-    return {**stated, "name": workload.name}
 
 
 MOST_REQUESTS = 200_000

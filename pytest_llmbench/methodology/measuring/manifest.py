@@ -67,34 +67,22 @@ def manifest(
 
     ``load``: what a test with several levels says of its load (``load.rate_range``, ``load.duration_s`` …).
     """
-    records = [run.records for run in seen]
-    wire = Facts()
+    wire, stated = Facts(), load or {}
     for run in seen:
         wire = wire | run.facts
-    share = chunking.noncontent_first_share(records)
-    # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
-    values = {TimingFact.NONCONTENT_SHARE: share, TimingFact.TIMESTAMP_FORMAT: "iso8601_ms"}
+    # A capacity that the test's own search found is measured, not declared.
+    searched = stated.get(LoadFact.CAPACITY_FOUND) is True
+    found = {key: value for key, value in stated.items() if searched and key.startswith("load.capacity_")}
+    rest = {key: value for key, value in stated.items() if key not in found}
     return (
         wire
         | _workload(setting, plans)
-        | _load(plans[0], load or {})
-        | _stated(load or {})
-        | _engine(seen)
-        | _warmup(setting, warmup)
-        | (Facts() if wire.value(StreamingFact.PROTOCOL) == ONE_DOCUMENT else _streaming(records))
-        | _tokenizer(setting.facts, records)
-        | _guardrails(setting.facts, records)
-        | Facts.of(Origin.MEASURED, values)
+        | _load(plans[0], stated)
+        | Facts.of(Origin.DECLARED, rest, "marker")
+        | Facts.of(Origin.MEASURED, found, "search")
+        | _measured(setting, warmup, seen, wire)
+        | _tokenizer(setting.facts, [run.records for run in seen])
     )
-
-
-def _stated(load: Mapping[str, Any]) -> Facts:
-    """The facts that a test states about its load. A capacity that its own search found is measured, not
-    declared."""
-    searched = load.get(LoadFact.CAPACITY_FOUND) is True
-    found = {key: value for key, value in load.items() if searched and key.startswith("load.capacity_")}
-    rest = {key: value for key, value in load.items() if key not in found}
-    return Facts.of(Origin.DECLARED, rest, "marker") | Facts.of(Origin.MEASURED, found, "search")
 
 
 def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
@@ -115,16 +103,12 @@ def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
         WorkloadFact.PUBLISHED: "generator",
         WorkloadFact.RUNS: len(plans),
     }
-    if stretches and _shares(values):
+    fraction = values.get(WorkloadFact.PREFIX_SHARING, {}).get("fraction")
+    if stretches and isinstance(fraction, int | float) and fraction > 0:
         seed, first, count = stretches[0]
         shared = realised_sharing(workload, first, count, seed)
         values[WorkloadFact.PREFIX_SHARING] = {**values[WorkloadFact.PREFIX_SHARING], **shared}
     return Facts.of(Origin.DECLARED, values, "marker")
-
-
-def _shares(values: Mapping[str, Any]) -> bool:
-    fraction = values.get(WorkloadFact.PREFIX_SHARING, {}).get("fraction")
-    return isinstance(fraction, int | float) and fraction > 0
 
 
 def _stretches(plans: Sequence[LoadPlan]) -> list[Stretch]:
@@ -140,19 +124,6 @@ def _stretches(plans: Sequence[LoadPlan]) -> list[Stretch]:
                 joined.append((first, end))
         found += [(seed, first, end - first) for first, end in joined]
     return found
-
-
-def _engine(seen: Sequence[Observation]) -> Facts:
-    """The facts about the engine's own metrics: their source, and which of its times are known for each
-    request."""
-    sources = dict.fromkeys(run.engine.source for run in seen if run.engine is not None)
-    known = [
-        name
-        for name, column in (("queue_wait", "queue_wait_ns"), ("prefill", "prefill_ns"))
-        if any(bool(np.any(getattr(run.records, column) != MISSING)) for run in seen)
-    ]
-    values = {GeneratorFact.ENGINE_METRICS: ", ".join(sources) or None, TimingFact.SERVER_SIDE: known or None}
-    return Facts.of(Origin.MEASURED, values)
 
 
 def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
@@ -174,8 +145,19 @@ def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
-def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:
-    values = {
+def _measured(setting: Setting, warmup: WarmupReport, seen: Sequence[Observation], wire: Facts) -> Facts:
+    """The facts about the engine's own metrics (their source, and which of its times are known for each
+    request), the warm-up, the streams and the guardrails."""
+    records = [run.records for run in seen]
+    sources = dict.fromkeys(run.engine.source for run in seen if run.engine is not None)
+    known = [
+        name
+        for name, column in (("queue_wait", "queue_wait_ns"), ("prefill", "prefill_ns"))
+        if any(bool(np.any(getattr(own, column) != MISSING)) for own in records)
+    ]
+    values: dict[str, Any] = {
+        GeneratorFact.ENGINE_METRICS: ", ".join(sources) or None,
+        TimingFact.SERVER_SIDE: known or None,
         WarmupFact.PERFORMED: warmup.performed,
         WarmupFact.REQUESTS_OK: warmup.requests_ok,
         WarmupFact.OUTPUT_TOKENS: warmup.output_tokens,
@@ -185,19 +167,23 @@ def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:
         WarmupFact.DESCRIPTION: warmup.description,
         WarmupFact.LAST_FINISHED_NS: warmup.last_finished_ns,
         COLD_START: setting.warmup.cold_start,
+        TimingFact.NONCONTENT_SHARE: chunking.noncontent_first_share(records),
+        # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
+        TimingFact.TIMESTAMP_FORMAT: "iso8601_ms",
+        GuardrailFact.REFUSALS: sum(int(run.has_outcome(Outcome.REFUSED).sum()) for run in records),
     }
-    return Facts.of(Origin.MEASURED, values)
-
-
-def _streaming(records: Sequence[Records]) -> Facts:
-    share = chunking.single_token_share(records)
-    values: dict[str, Any] = {StreamingFact.CHUNK_HANDLING: _CHUNK_HANDLING}
-    if share is not None:
-        values |= {
-            StreamingFact.CHUNKING: "single" if share == 1.0 else "multi",
-            StreamingFact.SINGLE_TOKEN_SHARE: share,
-            StreamingFact.ITL_OPTION: "direct" if share > SINGLE_TOKEN_SHARE else "A",
-        }
+    off = [side for side, key in GuardrailFact.FILTERS.items() if setting.facts.value(key) == "disabled"]
+    if off:
+        values[GuardrailFact.DISABLED_NOTE] = f"{' and '.join(off)} filter switched off for this measurement"
+    if wire.value(StreamingFact.PROTOCOL) != ONE_DOCUMENT:
+        values[StreamingFact.CHUNK_HANDLING] = _CHUNK_HANDLING
+        share = chunking.single_token_share(records)
+        if share is not None:
+            values |= {
+                StreamingFact.CHUNKING: "single" if share == 1.0 else "multi",
+                StreamingFact.SINGLE_TOKEN_SHARE: share,
+                StreamingFact.ITL_OPTION: "direct" if share > SINGLE_TOKEN_SHARE else "A",
+            }
     return Facts.of(Origin.MEASURED, values)
 
 
@@ -225,15 +211,6 @@ def _tokenizer(disclosed: Facts, records: Sequence[Records]) -> Facts:
     return Facts.of(Origin.GENERATOR, values, "reference tokenizer")
 
 
-def _guardrails(disclosed: Facts, records: Sequence[Records]) -> Facts:
-    refusals = sum(int(run.has_outcome(Outcome.REFUSED).sum()) for run in records)
-    values: dict[str, Any] = {GuardrailFact.REFUSALS: refusals}
-    off = [side for side, key in GuardrailFact.FILTERS.items() if disclosed.value(key) == "disabled"]
-    if off:
-        values[GuardrailFact.DISABLED_NOTE] = f"{' and '.join(off)} filter switched off for this measurement"
-    return Facts.of(Origin.MEASURED, values)
-
-
 UNDECLARED = "not declared"
 
 _BOUNDARIES = {
@@ -245,12 +222,13 @@ _BOUNDARIES = {
 
 def configuration(facts: Facts, seen: Sequence[Observation]) -> tuple[tuple[str, str], ...]:
     """The summary as (item, text) pairs; the text says so where nobody declared or measured the item."""
+    requests, runs = sum(len(run.records) for run in seen), f" in {len(seen)} runs" if len(seen) > 1 else ""
     texts = (
         _boundary(facts),
         f"{_model(facts)} on {_hardware(facts)}",
         _workload_item(facts),
         describe_loads([run.plan.load for run in seen]) or UNDECLARED,
-        _count_and_duration(seen),
+        f"{requests} requests{runs}, {sum(run.duration_s for run in seen):.1f} s",
         facts.value(WarmupFact.DESCRIPTION, UNDECLARED),
         facts.value(SUTFact.PREFIX_CACHING, UNDECLARED),
         _guardrails_item(facts),
@@ -326,12 +304,6 @@ def _parts(facts: Facts) -> str:
         return f", in {len(parts)} parts with seeds made from it" if parts else ""
     ((name, seed),) = parts.items()
     return f" (drawn with {seed}, of part {name!r})" if name else ""
-
-
-def _count_and_duration(seen: Sequence[Observation]) -> str:
-    requests = sum(len(run.records) for run in seen)
-    runs = f" in {len(seen)} runs" if len(seen) > 1 else ""
-    return f"{requests} requests{runs}, {sum(run.duration_s for run in seen):.1f} s"
 
 
 def _guardrails_item(facts: Facts) -> str:

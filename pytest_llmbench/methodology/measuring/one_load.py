@@ -27,7 +27,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     is_decided,
     with_first_wave,
 )
-from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of, with_lengths
+from pytest_llmbench.methodology.measuring.load_plans import part_of, with_lengths
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.replies import as_believed
 from pytest_llmbench.methodology.measuring.warmup import warm_up
@@ -92,10 +92,13 @@ def one_load_procedure(
         count = request_count(parameters, setting)
 
         def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:
-            first = 0 if before is None else _next(*before)
-            return _plan(parameters, setting, run, max(first, run * count), attempt)
+            first = run * count if before is None else max(_next(*before), run * count)
+            return _plan(parameters, setting, run, first, attempt)
 
-        runs, attempts = run_count(parameters, setting), _attempts(parameters, setting)
+        runs, attempts = run_count(parameters, setting), 1 + setting.remeasure
+        may_be_cached = setting.facts.value(SUTFact.PREFIX_CACHING) != "disabled"
+        if load.is_trace and may_be_cached and not streamed(setting.workload).draws_anew:
+            attempts = 1  # it begins anew, and a cache may have kept its prompts, which no seed changes
 
         def is_enough(seen: Sequence[Observation]) -> bool:
             found = result(parameters, setting, warmup, seen)
@@ -185,15 +188,6 @@ def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:
     return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
 
 
-def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
-    """How often a load may be sent. Once for a trace that would repeat its prompts while a prefix cache may
-    be on: a trace is sent from its beginning, and the cache may have kept prompts that no seed changes."""
-    may_be_cached = setting.facts.value(SUTFact.PREFIX_CACHING) != "disabled"
-    if parameters.load.is_trace and may_be_cached and not streamed(setting.workload).draws_anew:
-        return 1
-    return 1 + setting.remeasure
-
-
 def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """One plan per run. The runs share one sequence of requests and one schedule, each taking up where the
     one before it ended: no prompt is sent twice, and no two runs have the same arrivals. Where lengths are
@@ -229,37 +223,27 @@ def _plan(
         first = 0 if setting.lengths == "repeated" else run * request_count(parameters, setting)
     if parameters.stages:  # each run begins with the first of them
         first = 0
-    part = _part(parameters, setting, run, attempt)
+    # The part is the same for all runs, as each goes on where the one before it ended. A trace cannot go on,
+    # so it is drawn anew for each attempt; and so are the words of a list of lengths, for each run too that
+    # has the same ones.
+    asked = _asked(parameters, setting)
+    if listed is not None or parameters.stages:
+        again = {"attempt": attempt} if attempt > 1 else {}
+        asked |= again | ({"run": run} if setting.lengths == "repeated" else {})
+    elif parameters.load.is_trace:
+        asked |= {"attempt": attempt}
+    part = part_of(setting, setting.workload, "load", **asked)
     most = "at most " if _are_as_needed(parameters, setting) else ""
-    label, count = (
-        "measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
-        request_count(parameters, setting),
-    )
+    label = "measure" if runs == 1 else f"run {run + 1} of {most}{runs}"
+    count = request_count(parameters, setting)
     plan = part.plan(
         setting, label, parameters.load, count, lengths_seed=listed, first=first, beside=parameters.beside
     )
     if _may_end_early(parameters, setting):
         return bounded(parameters, plan)
-    return plan.with_(most_failures=_most_failures(parameters, plan.requests * runs))
-
-
-def _most_failures(parameters: AdaptiveParameters, planned: int) -> int:
-    """The most failures of all runs: what the error budget allows, and enough to see what fails and how
-    often."""
-    return max(FEWEST_FAILURES, math.floor(parameters.max_error_share * planned + 1e-9))
-
-
-def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: int) -> LoadPart:
-    """The part of the runs. It is the same for all, as each goes on where the one before it ended. A trace
-    cannot go on, so it is drawn anew for each attempt; and so are the words of a list of lengths, for each
-    run too that has the same ones."""
-    asked = _asked(parameters, setting)
-    if streamed(setting.workload).lengths_seed is not None or parameters.stages:
-        again = {"attempt": attempt} if attempt > 1 else {}
-        asked |= again | ({"run": run} if setting.lengths == "repeated" else {})
-    elif parameters.load.is_trace:
-        asked |= {"attempt": attempt}
-    return part_of(setting, setting.workload, "load", **asked)
+    # Of all runs: what the error budget allows, and enough to see what fails and how often.
+    allowed = math.floor(parameters.max_error_share * plan.requests * runs + 1e-9)
+    return plan.with_(most_failures=max(FEWEST_FAILURES, allowed))
 
 
 def _listed(parameters: AdaptiveParameters, setting: Setting) -> Setting:
@@ -344,7 +328,12 @@ _COLUMNS = (
 def with_classes(result: TestResult, parameters: AdaptiveParameters, setting: Setting) -> TestResult:
     """The result with the metrics and the table of the parts of its workload; unchanged if it has no
     parts."""
-    for title, parts in _divisions(parameters, setting):
+    stages = {stage.name: StagePart(stage) for stage in parameters.stages}
+    divisions: dict[str, Parts] = {
+        "Class": {label: partial(_of_class, label) for label in class_labels(setting.workload)},
+        "Stage": stages,
+    }
+    for title, parts in divisions.items():
         if not parts or not result.observations:
             continue
         seen = result.observations
@@ -361,12 +350,6 @@ def with_classes(result: TestResult, parameters: AdaptiveParameters, setting: Se
 
 Parts = Mapping[str, Callable[[Observation], Observation]]
 """Name of a part → a run as that part of it."""
-
-
-def _divisions(parameters: AdaptiveParameters, setting: Setting) -> Iterable[tuple[str, Parts]]:
-    """The parts of the load, by class of its requests and by stage, each with the title of a part."""
-    yield "Class", {label: partial(_of, label=label) for label in class_labels(setting.workload)}
-    yield "Stage", {stage.name: StagePart(stage) for stage in parameters.stages}
 
 
 @dataclass(frozen=True)
@@ -415,7 +398,7 @@ def _metrics(seen: Sequence[Observation], parts: Parts, seed: int) -> dict[str, 
     return found
 
 
-def _of(run: Observation, label: str) -> Observation:
+def _of_class(label: str, run: Observation) -> Observation:
     return replace(run, records=run.records.of_class(label))
 
 

@@ -42,7 +42,11 @@ def over_time_plots(seen: Observation, label: str = "") -> tuple[Plot, ...]:
     bins = min(MOST_BINS, max(_FEWEST_BINS, len(records) // _REQUESTS_A_BIN))
     edges = np.linspace(seen.started_ns, seen.ended_ns, bins + 1)
     of = f" ({label})" if label else ""
-    marks = {stage.name: stage.at_s for stage in seen.plan.load.stages} | _end_of_load(seen)
+    marks = {stage.name: stage.at_s for stage in seen.plan.load.stages}
+    if seen.load_ended_ns is not None:
+        lasted_s = (seen.load_ended_ns - seen.started_ns) / 1e9
+        if lasted_s < _MOST_OF_IT * seen.duration_s:  # answers came long after it
+            marks["load ended"] = lasted_s
     ttft_ms = per_request("ttft", records)
     shown = (
         (TTFT_OVER_TIME, f"TTFT over time{of}", "TTFT (ms)", _ttft(records, ttft_ms, edges)),
@@ -54,14 +58,6 @@ def over_time_plots(seen: Observation, label: str = "") -> tuple[Plot, ...]:
             0, Plot("rate_over_time", f"Rate over time{of}", _X, "req/s", _rates(seen, edges), {}, marks)
         )
     return (*plots, *_slowest(seen, ttft_ms, of))
-
-
-def _end_of_load(seen: Observation) -> dict[str, float]:
-    """A mark at the end of the load, where answers came long after it; else nothing."""
-    if seen.load_ended_ns is None:
-        return {}
-    lasted_s = (seen.load_ended_ns - seen.started_ns) / 1e9
-    return {"load ended": lasted_s} if lasted_s < _MOST_OF_IT * seen.duration_s else {}
 
 
 def _bin_of(instants: IntColumn, edges: FloatArray) -> npt.NDArray[np.intp]:

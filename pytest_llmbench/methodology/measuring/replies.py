@@ -85,25 +85,18 @@ def counted_differently(records: Records) -> Finding | None:
     total = int(records.ok.sum())
     other = total - int((records.ok & np.isin(records.token_source, BY_SERVER)).sum())
     if other == total:
-        return _counted_by_none(records)
+        counts = np.bincount(records.token_source[records.ok], minlength=len(TOKEN_SOURCES))
+        by_text, by_chunks = (
+            int(counts[TOKEN_SOURCES.index(source)])
+            for source in (TokenSource.REFERENCE_TOKENIZER, TokenSource.CHUNK_COUNT)
+        )
+        return Finding.of("server_counts", by_text=by_text > 0) if by_text + by_chunks else None
     if other <= MOST_UNCOUNTED * total:
         return None
-    share = other / total
-    counted = total - other
+    share, counted = other / total, total - other
     return Finding.of(
         "counted_differently", value=share, limit=MOST_UNCOUNTED, counted=counted, replies=total
     )
-
-
-def _counted_by_none(records: Records) -> Finding | None:
-    counts = np.bincount(records.token_source[records.ok], minlength=len(TOKEN_SOURCES))
-    by_text, by_chunks = (
-        int(counts[TOKEN_SOURCES.index(source)])
-        for source in (TokenSource.REFERENCE_TOKENIZER, TokenSource.CHUNK_COUNT)
-    )
-    if not by_text + by_chunks:
-        return None
-    return Finding.of("server_counts", by_text=by_text > 0)
 
 
 def contradicted_counts(records: Records) -> Finding | None:
@@ -190,45 +183,36 @@ def how_made(seen: Sequence[Observation], facts: Facts, option: str | None = Non
 
 
 Test = Callable[[Any, Setting], Procedure[TestResult]]
-_Hidden = dict[int, tuple[Records, Records, str]]
-"""Identity of records without counts → these, those that came, and why they are not believed."""
 
 
 def as_believed(procedure: Test) -> Test:
     """The procedure, shown the measured loads without the counts of output tokens that cannot be."""
 
     def shown(parameters: Any, setting: Setting) -> Procedure[TestResult]:
-        steps, hidden = procedure(parameters, setting), _Hidden()
+        steps = procedure(parameters, setting)
+        # Identity of records without counts → these, those that came, and why they are not believed.
+        hidden: dict[int, tuple[Records, Records, str]] = {}
         try:
             plan = next(steps)
             while True:
                 seen = yield plan
-                plan = steps.send(_believed(seen, setting.facts, hidden))
+                found = miscount([seen], setting.facts) if seen.plan.phase is Phase.MEASURE else None
+                if found is not None:
+                    bare = seen.records.without_output_counts()
+                    hidden[id(bare)] = bare, seen.records, found.why
+                    seen = replace(seen, records=bare)
+                plan = steps.send(seen)
         except StopIteration as stop:
-            return _as_it_came(stop.value, hidden)
+            result: TestResult = stop.value
         finally:
             steps.close()
+        told = [hidden.get(id(run.records)) for run in result.observations]
+        came = (
+            run if known is None else replace(run, records=known[1])
+            for run, known in zip(result.observations, told, strict=True)
+        )
+        whys = dict.fromkeys(known[2] for known in told if known is not None)
+        notes = (Note.of("no_figure_per_token", why=why) for why in whys)
+        return replace(result, observations=tuple(came), notes=(*result.notes, *notes)) if whys else result
 
     return shown
-
-
-def _believed(seen: Observation, facts: Facts, hidden: _Hidden) -> Observation:
-    found = miscount([seen], facts) if seen.plan.phase is Phase.MEASURE else None
-    if found is None:
-        return seen
-    bare = seen.records.without_output_counts()
-    hidden[id(bare)] = bare, seen.records, found.why
-    return replace(seen, records=bare)
-
-
-def _as_it_came(result: TestResult, hidden: _Hidden) -> TestResult:
-    if not hidden:
-        return result
-    bare = [id(run.records) for run in result.observations]
-    came = tuple(
-        replace(run, records=hidden[key][1]) if key in hidden else run
-        for key, run in zip(bare, result.observations, strict=True)
-    )
-    whys = dict.fromkeys(hidden[key][2] for key in bare if key in hidden)
-    notes = (Note.of("no_figure_per_token", why=why) for why in whys)
-    return replace(result, observations=came, notes=(*result.notes, *notes))

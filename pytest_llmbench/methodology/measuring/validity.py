@@ -6,7 +6,7 @@ Each check gives one Finding. A voiding one that is not ok makes the run invalid
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -53,7 +53,7 @@ from pytest_llmbench.model.facts import ClockFact, GuardrailFact, ManifestFact, 
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
-from pytest_llmbench.model.plan import Load, OpenLoop
+from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
@@ -98,21 +98,24 @@ def validity(
         for check in (_PER_RUN if index not in set_aside else _OF_WHAT_CAME)
     ]
     if len(seen) > 1:
-        findings = _worst_of_each([finding for finding in findings if finding is not None])
+        findings = [*_worst_of_each(finding for finding in findings if finding is not None)]
     kept_in = [run for index, run in enumerate(seen) if index not in set_aside]
     offered = [run.records for run in kept_in]
     records = _together(offered)
     counted = [run for index, run in enumerate(seen) if budgeted is None or index in budgeted]
-    kept = _together([run.records for run in counted]) if counted else None
+    loosened = tuple(dict.fromkeys(limit for run in seen for limit in run.host_limits.loosened))
     findings += [
-        _limits_loosened(seen),
+        # Runs pass under looser limits than usual that would be void.
+        Finding.of("host_limits", limits=loosened) if loosened else None,
         _not_offered(seen, set_aside),
-        error_budget(kept, budget) if kept is not None else None,
-        raised_budget(kept, budget) if kept is not None else None,
-        given_up(kept) if kept is not None else None,
+    ]
+    if counted:
+        kept = _together([run.records for run in counted])
+        findings += [error_budget(kept, budget), raised_budget(kept, budget), given_up(kept)]
+    findings += [
         sessions_cut_off(counted, budget),
         shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
-        *(check(kept) for check in (_planned_cuts, beyond_context) if kept is not None),
+        *(check(kept) for check in (_planned_cuts, beyond_context) if counted),
         _held_back(kept_in, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         gathered(offered),
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
@@ -180,23 +183,14 @@ def _of_overload(findings: Sequence[Finding], result: TestResult) -> list[Findin
     ]
 
 
-def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
+def _worst_of_each(findings: Iterable[Finding]) -> Iterator[Finding]:
     """One finding per check for a test with many levels: the first not ok, else that of the highest value."""
     by_check: dict[str, list[Finding]] = {}
     for finding in findings:
         by_check.setdefault(finding.check, []).append(finding)
-    return [_worst(same) for same in by_check.values()]
-
-
-def _worst(same: Sequence[Finding]) -> Finding:
-    bad = [finding for finding in same if not finding.ok]
-    return bad[0] if bad else max(same, key=lambda f: float("-inf") if f.value is None else f.value)
-
-
-def _limits_loosened(seen: Sequence[Observation]) -> Finding | None:
-    """The finding on host limits looser than usual, under which runs pass that would be void."""
-    found = dict.fromkeys(limit for run in seen for limit in run.host_limits.loosened)
-    return Finding.of("host_limits", limits=tuple(found)) if found else None
+    for same in by_check.values():
+        bad = [finding for finding in same if not finding.ok]
+        yield bad[0] if bad else max(same, key=lambda f: float("-inf") if f.value is None else f.value)
 
 
 def _interrupted(run: Observation) -> Finding | None:
@@ -217,8 +211,12 @@ def _may_be_more(run: Observation) -> bool:
 
 
 def _complete(run: Observation) -> Finding:
+    unsent = 0
+    if run.plan.load.of_sessions:
+        from pytest_llmbench.metrics.session_figures import unsent_turns  # few loads are of sessions
+
+        unsent = unsent_turns(run.records)
     # A load that its own rule ended early is a result (memory pressure); a closed loop may send more.
-    unsent = _unsent(run)
     missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records) - unsent, 0)
     open_ended = _may_be_more(run)
     return Finding.of(
@@ -229,15 +227,6 @@ def _complete(run: Observation) -> Finding:
         may_be_more=open_ended,
         unsent=None if open_ended else unsent or None,
     )
-
-
-def _unsent(run: Observation) -> int:
-    """Turns that were never sent since their session was cut off."""
-    if not run.plan.load.of_sessions:
-        return 0
-    from pytest_llmbench.metrics.session_figures import unsent_turns  # few loads are of sessions
-
-    return unsent_turns(run.records)
 
 
 def _promises_lengths(run: Observation) -> bool:
@@ -255,17 +244,16 @@ def _prompt_lengths(run: Observation) -> Finding | None:
     return Finding.of("prompt_lengths", wrong == 0, wrong, 0, prompts=len(off), most=most)
 
 
-def _has_media(run: Observation) -> bool:
-    stated = run.plan.workload.specification()
-    return any("media" in part for part in (stated, *stated.get("parts", ())))
-
-
 def _length_drift(seen: Sequence[Observation]) -> Finding | None:
     """The finding on the server's count of input tokens, where the workload promises no exact lengths. None
     where it counts none, and no tokenizer of its own is known; and where images or sounds have tokens too."""
     counted = asked = n = 0
     by_file = True
-    for records in (run.records for run in seen if not (_promises_lengths(run) or _has_media(run))):
+    for run in seen:
+        stated, records = run.plan.workload.specification(), run.records
+        has_media = any("media" in part for part in (stated, *stated.get("parts", ())))
+        if has_media or _promises_lengths(run):
+            continue
         known = records.ok & (records.input_tokens != MISSING) & (records.requested_input_tokens > 0)
         known &= ~np.isin(records.token_source, _OUR_COUNT)
         by_file &= bool((records.token_source[known] == _BY_FILE).all())
@@ -371,7 +359,12 @@ def _unshown_tokens(records: Records) -> Finding | None:
 def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
     """The finding on text sent ahead of the rest of the reply; None where few replies begin so. Loads whose
     prompts come all at once are left out: whoever has begun waits for the prompts of the others."""
-    found = early_pause([run.records for run in seen if _spaced(run.plan.load)])
+    spaced = []
+    for run in seen:
+        load = run.plan.load
+        if isinstance(load, OpenLoop) and load.request_rate is not None:
+            spaced += [run.records] if load.arrival in ("poisson", "uniform") else []
+    found = early_pause(spaced)
     if found.share < SENT_AHEAD_SHARE:
         return None
     return Finding.of(
@@ -381,14 +374,6 @@ def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
         piece=found.after,
         pause=Amount(found.pause_ns / 1e6, "ms"),
         pace=Amount(found.pace_ns / 1e6, "ms"),
-    )
-
-
-def _spaced(load: Load) -> bool:
-    return (
-        isinstance(load, OpenLoop)
-        and load.request_rate is not None
-        and load.arrival in ("poisson", "uniform")
     )
 
 

@@ -49,11 +49,6 @@ def warm_up(
     """
     told = setting if workload is None else replace(setting, workload=workload)
     steps = _warm_up(told, concurrency, variant)
-    return (yield from _sent_to(variant, steps, fresh_state))
-
-
-def _sent_to(variant: str, steps: Procedure[WarmupReport], fresh_state: bool) -> Procedure[WarmupReport]:
-    """The plans of ``steps`` for a variant of the SUT, the first of them in a fresh state."""
     try:
         plan = next(steps).with_(fresh_state=fresh_state)
         while True:
@@ -71,24 +66,24 @@ def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedu
     before = yield _probe(setting, 0, variant)
     loads: list[Observation] = []
     planned = 0
-    while not _enough(setting, loads) and planned < policy.max_requests:
-        in_flight = concurrency or policy.concurrency
-        plan = _load(setting, first=planned, concurrency=in_flight, variant=variant)
+    in_flight = concurrency or policy.concurrency
+    asked = {"requests": policy.requests, "concurrency": in_flight, "variant": variant}
+    part = part_of(setting, setting.workload, "warm-up", **asked)
+    requests_ok = output_tokens = 0
+    while (requests_ok < policy.requests or output_tokens < policy.output_tokens) and (
+        planned < policy.max_requests
+    ):
+        count = max(policy.requests if planned == 0 else policy.requests // 4, 1)
+        load = ClosedLoop(in_flight)
+        plan = part.plan(setting, "warm-up", load, count, phase=Phase.WARMUP, first=planned)
         loads.append((yield plan))
+        requests_ok, output_tokens = _volume(loads)
         planned += plan.requests
         _give_up_on_a_dead_server(loads)
     probes: list[Observation] = []
     while len(probes) < policy.probes and not _settled(probes, policy.tolerance):
         probes.append((yield _probe(setting, len(probes) + 1, variant)))
     return _report(setting, before, loads, probes)
-
-
-def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> LoadPlan:
-    policy = setting.warmup
-    asked = {"requests": policy.requests, "concurrency": concurrency, "variant": variant}
-    part = part_of(setting, setting.workload, "warm-up", **asked)
-    count = max(policy.requests if first == 0 else policy.requests // 4, 1)
-    return part.plan(setting, "warm-up", ClosedLoop(concurrency), count, phase=Phase.WARMUP, first=first)
 
 
 def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
@@ -106,23 +101,11 @@ def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
     return part.plan(setting, label, ClosedLoop(1), 1, workload=workload, phase=Phase.PROBE, first=number)
 
 
-def _enough(setting: Setting, loads: Sequence[Observation]) -> bool:
-    requests_ok, output_tokens = _volume(loads)
-    return requests_ok >= setting.warmup.requests and output_tokens >= setting.warmup.output_tokens
-
-
 def _volume(loads: Sequence[Observation]) -> tuple[int, int]:
-    requests_ok = sum(int(load.records.ok.sum()) for load in loads)
-    tokens = sum(int(_counted(load.records).sum()) for load in loads)
-    return requests_ok, tokens
-
-
-def _counted(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Output tokens of each successful request whose count is known."""
-    known: np.ndarray[tuple[int], np.dtype[np.int64]] = records.output_tokens[
-        records.ok & (records.output_tokens != MISSING)
-    ]
-    return known
+    """Successful requests, and their output tokens as far as they were counted."""
+    every = [load.records for load in loads]
+    known = (each.output_tokens[each.ok & (each.output_tokens != MISSING)] for each in every)
+    return sum(int(each.ok.sum()) for each in every), sum(int(tokens.sum()) for tokens in known)
 
 
 def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
@@ -168,6 +151,8 @@ def _report(
     after = _latencies(probes)
     drained = all(part.in_flight_at_end == 0 for part in every)
     shown = ", ".join("failed" if value is None else f"{value:.1f}" for value in after[-STEADY_PROBES:])
+    # None were wanted and none came in a test that generates nothing.
+    tokens = f"{output_tokens} output tokens, " if output_tokens or setting.warmup.output_tokens else ""
     return WarmupReport(
         performed=True,
         requests_ok=requests_ok,
@@ -178,18 +163,12 @@ def _report(
         stabilised=settled,
         duration_s=sum(part.duration_s for part in every),
         description=(
-            f"{requests_ok} requests, {_amount(setting, output_tokens)}"
+            f"{requests_ok} requests, {tokens}"
             f"{'drained' if drained else 'NOT drained'}, {len(after)} probes "
             f"({'settled' if settled else 'not settled'}; last: {shown or 'none'} ms)"
         ),
         last_finished_ns=max(part.ended_ns for part in every),
     )
-
-
-def _amount(setting: Setting, output_tokens: int) -> str:
-    """The output tokens in words; empty where none were wanted and none came, as in a test that generates
-    nothing."""
-    return f"{output_tokens} output tokens, " if output_tokens or setting.warmup.output_tokens else ""
 
 
 def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:

@@ -89,27 +89,21 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
     best = probes.by_value[high]
     if not sustainable(best) or not _still_rising(probes.by_value[low], probes):
         best = probes.by_value[low]
-    best = yield from _confirmed(probes, best, bounds)
+    for _ in range(MOST_FURTHER):  # up, while a step of 10 % still gains
+        value = value_of(best)
+        step = max(bounds.step, math.ceil(LEAST_STEP * value))
+        if value + step > bounds.maximum and not bounds.chosen:
+            break
+        seen = yield from probes.at(value + step)
+        if not sustainable(seen) or not _gains(best, seen):
+            break
+        best = seen
     if value_of(best) + bounds.step <= max(probes.by_value):
         yield from probes.at(value_of(best) + bounds.step)  # the bracket is as narrow as the range says
     probes.spend(best)
     if lowest_beyond(best, probes.run, sustainable) is None:
         return best, (Note.of("range_ended", level=best.level.label, gains=True),)
     return best, ()
-
-
-def _confirmed(probes: Probes, best: Seen, bounds: Range) -> Procedure[Seen]:
-    """Go up from ``best`` while a step of 10 % still gains; returns the last level that did."""
-    for _ in range(MOST_FURTHER):
-        value = value_of(best)
-        further = value + max(bounds.step, math.ceil(LEAST_STEP * value))
-        if further > bounds.maximum and not bounds.chosen:
-            break
-        seen = yield from probes.at(further)
-        if not sustainable(seen) or not _gains(best, seen):
-            break
-        best = seen
-    return best
 
 
 def _gains(lower: Seen, higher: Seen) -> bool:
@@ -188,7 +182,12 @@ def search(
     sequence = searching(setting, sequence, bounds, load_model, law, length_s)
     probes = Probes(setting, sequence, load_model, law, length_s, reference, ceilings(limits or {}))
     if bounds is None or bounds.upwards:
-        bounds = yield from _bounds(probes, bounds)
+        rough = yield from _rough_bounds(probes)
+        if bounds is None:
+            bounds = rough
+        else:  # only its maximum is not given
+            maximum = max(rough.maximum, probes.rounded(bounds.minimum + bounds.step))
+            bounds = Range(bounds.minimum, maximum, bounds.step, chosen=True)
     highest = plateau(probes, bounds) if load_model == "closed" else _highest(probes, bounds, sustainable)
     best, notes = yield from highest
     constrained, more = yield from _constrained(probes, bounds, best, limits or {})
@@ -236,9 +235,7 @@ def _constrained(
         return None, ()
     probes.sequence = probes.sequence.next_part(probes.setting, "search under limits", limits=dict(limits))
 
-    def holds(seen: Seen) -> bool | None:
-        return meets(seen, limits)
-
+    holds = partial(meets, limits=limits)
     if probes.load_model == "closed" and best is not None:
         plateau_end = max(value for value, seen in probes.by_value.items() if carried(seen))
         bounds = replace(bounds, maximum=plateau_end, chosen=False)
@@ -276,16 +273,6 @@ def _highest(probes: Probes, bounds: Range, holds: Holds) -> Procedure[tuple[See
     return best, (Note.of("generator_limit", rate=Amount(limit, "req/s")),)
 
 
-def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
-    """The range to search, from a rough capacity; if only the maximum is not given, only that comes from
-    it."""
-    rough = yield from _rough_bounds(probes)
-    if asked is None:
-        return rough
-    maximum = max(rough.maximum, probes.rounded(asked.minimum + asked.step))
-    return Range(asked.minimum, maximum, asked.step, chosen=True)
-
-
 def _rough_bounds(probes: Probes) -> Procedure[Range]:
     """The range around a rough capacity, found by short closed-loop bursts, doubled until the request rate
     stops growing."""
@@ -293,15 +280,30 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
     burst_s = min(BURST_S.at(setting.scale), probes.duration_s)
     concurrency, rate, best = FIRST_BURST, 0.0, FIRST_BURST
     while concurrency <= LARGEST_BURST:
+        most_rps = 2.0 * rate if rate > 0 else None
+
+        def burst(slots: int = concurrency, most_rps: float | None = most_rps) -> LoadPlan:
+            plan = sequence.closed_loop(
+                setting,
+                f"burst of {slots}",
+                slots,
+                duration_s=burst_s,
+                at_least=2 * slots,
+                most_rps=most_rps,
+            )
+            return plan.with_(may_break=True)
+
         attempts = yield from attempted(
-            partial(_burst, setting, sequence, concurrency, burst_s, rate),
+            burst,
             lambda run: level_of(sequence.sent(run), seed=setting.seed, role=BURST),
             setting.remeasure,
         )
         probes.run += attempts.runs
         probes.notes += attempts.notes
         # One that this machine spoiled to the last tells a rate as well: no figure rests on it.
-        now = whole_rate(attempts.level)
+        # Completed requests per second over the whole burst, drain included.
+        run = attempts.level.observation
+        now = int((~run.records.failed).sum()) / run.duration_s if run.duration_s > 0 else 0.0
         if now <= _BURST_GAIN * rate:
             rate = max(rate, now)
             break
@@ -314,27 +316,6 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
     rate = max(rate, 1e-3)
     low, high = (float(f"{share * rate:.3g}") for share in (LOWEST_SHARE, HIGHEST_SHARE))
     return Range(low, high, float(f"{step * rate:.2g}"), chosen=True)
-
-
-def _burst(
-    setting: Setting, sequence: RequestSlice, concurrency: int, duration_s: float, rate: float
-) -> LoadPlan:
-    """The plan of a burst. ``rate``: the highest request rate so far, per second."""
-    plan = sequence.closed_loop(
-        setting,
-        f"burst of {concurrency}",
-        concurrency,
-        duration_s=duration_s,
-        at_least=2 * concurrency,
-        most_rps=2.0 * rate if rate > 0 else None,
-    )
-    return plan.with_(may_break=True)
-
-
-def whole_rate(seen: Seen) -> float:
-    """Completed requests per second over a whole burst, drain included, without those that failed."""
-    run = seen.observation
-    return int((~run.records.failed).sum()) / run.duration_s if run.duration_s > 0 else 0.0
 
 
 def search_plans(

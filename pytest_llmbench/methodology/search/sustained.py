@@ -5,7 +5,7 @@ A load that holds for a minute need not hold for five. Where it does not, the le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
@@ -39,103 +39,102 @@ class Sustained:
         return value_of(self.runs[0]) if self.runs else None
 
 
-def sustained(
-    setting: Setting,
-    searched: Searched,
-    start: Seen | None,
-    holds: Holds,
-    *,
-    role: str,
-    law: OpenLoop,
-    duration_s: float,
-    runs: int,
-    at_stake: Sequence[Objective] = (),
-) -> Procedure[Sustained]:
-    """Step down from ``start`` until a level ``holds`` for ``duration_s``, and run that level ``runs`` times.
+@dataclass(frozen=True, kw_only=True)
+class Sustaining:
+    """How a level is held: the loads of a search, for the long duration."""
 
-    The levels are those of :func:`downwards`, in the step of the search. ``law``: the arrivals of an open
-    loop. ``at_stake``: see :class:`Observation`.
-    """
-    if start is None:
-        return Sustained()
-    held: dict[float, Seen] = {}
-    tried: list[Seen] = []
-    told: list[Note] = []
+    setting: Setting
+    searched: Searched
+    start: Seen
+    """The level at which it starts."""
+    role: str
+    law: OpenLoop
+    """The arrivals of an open loop."""
+    duration_s: float
+    at_stake: Sequence[Objective] = ()
+    """See :class:`Observation`."""
 
-    def at(value: float) -> Procedure[bool]:
-        for look in _looks(setting):
-            run = yield from _run(
-                setting, searched, value, start, f"{role}{look}: ", role, law, duration_s, at_stake
+    def held(self, holds: Holds, runs: int) -> Procedure[Sustained]:
+        """Step down from the start until a level ``holds``, and run that level ``runs`` times. The levels are
+        those of :func:`downwards`, in the step of the search."""
+        held: dict[float, Seen] = {}
+        tried: list[Seen] = []
+        told: list[Note] = []
+        full, bounds = self.setting.scale == "full", self.searched.range
+        # A trend is found by chance in one of twenty levels, and a growing queue in some more, so at full
+        # scale a level is looked at twice before it is given up.
+        looks = ("", ", once more") if full else ("",)
+
+        def at(value: float) -> Procedure[bool]:
+            for look in looks:
+                run = yield from self._run(value, f"{self.role}{look}: ")
+                told.extend(run.notes)
+                # Below full scale levels are too short to ask for steadiness.
+                steady = not full or run.level.level.steady is not False
+                if run.offered and holds(run.level) and steady:
+                    held[value] = run.level
+                    tried.extend(run.runs[:-1])
+                    return True
+                given_up = f"{self.role}{GIVEN_UP}"
+                tried.extend(one.with_(role=given_up) if is_offered(one.level) else one for one in run.runs)
+            return False
+
+        chooser = downwards(value_of(self.start), bounds.step, bounds.minimum, self._rounded)
+        value, _ = yield from searching(chooser, at)
+        if value is None:
+            told.append(Note.of("none_held", duration=Amount(self.duration_s, "s"), runs=len(tried)))
+            return Sustained(tried=tuple(tried), notes=tuple(told))
+        seen = held.pop(value)
+        tried += [lower.with_(role=PROBE) for lower in held.values()]
+        notes = (*_stepped_down(tried, self.duration_s), *told)
+        lasted_s = seen.observation.plan.duration_s or seen.level.duration_s
+        again = yield from replace(self, duration_s=lasted_s)._repeated(value_of(seen), holds, runs)
+        return Sustained((seen, *again.runs), (*tried, seen, *again.tried), (*notes, *again.notes))
+
+    def _repeated(self, value: float, holds: Holds, runs: int) -> Procedure[Sustained]:
+        """Runs 2 to ``runs`` of the level that held."""
+        repeats: list[Seen] = []
+        tried: list[Seen] = []
+        notes: tuple[Note, ...] = ()
+        for number in range(2, runs + 1):
+            attempts = yield from self._run(value, f"{self.role}, run {number} of {runs}: ")
+            tried += attempts.runs
+            notes = (*notes, *attempts.notes)
+            if not attempts.offered:
+                continue
+            repeats.append(attempts.level)
+            if not holds(attempts.level):
+                notes = (*notes, Note.of("did_not_hold_again", run=number, runs=runs, at=value))
+        return Sustained(tuple(repeats), tuple(tried), notes)
+
+    def _rounded(self, value: float) -> float:
+        """A value that can be asked for: a whole number of requests in flight, a rate of four digits."""
+        return float(int(value)) if self.searched.load_model == "closed" else float(f"{value:.4g}")
+
+    def _run(self, value: float, label: str) -> Procedure[Attempts]:
+        sequence, setting = self.searched.sequence, self.setting
+        assert sequence is not None
+
+        def see(run: Observation) -> Seen:
+            reference = self.searched.reference
+            return level_of(sequence.sent(run), reference=reference, seed=setting.seed, role=self.role)
+
+        def plan() -> LoadPlan:
+            if self.searched.load_model == "open":
+                least = REPORTED_PROBES * PROBE_REQUESTS.count(setting.scale)
+                label_of, load = f"{label}{value:g} req/s", replace(self.law, rate=value)
+                return sequence.open_loop(setting, label_of, load, self.duration_s, at_least=least)
+            rate = rate_of(self.start)
+            return sequence.closed_loop(
+                setting,
+                f"{label}{value:g} in flight",
+                int(value),
+                duration_s=self.duration_s,
+                at_least=int(value),
+                most_rps=None if rate is None else 2.0 * rate,
             )
-            told.extend(run.notes)
-            if run.offered and holds(run.level) and _steady_enough(run.level, setting):
-                held[value] = run.level
-                tried.extend(run.runs[:-1])
-                return True
-            tried.extend(
-                one.with_(role=f"{role}{GIVEN_UP}") if is_offered(one.level) else one for one in run.runs
-            )
-        return False
 
-    chooser = downwards(value_of(start), searched.range.step, searched.range.minimum, _rounded(searched))
-    value, _ = yield from searching(chooser, at)
-    if value is None:
-        told.append(Note.of("none_held", duration=Amount(duration_s, "s"), runs=len(tried)))
-        return Sustained(tried=tuple(tried), notes=tuple(told))
-    seen = held.pop(value)
-    tried += [lower.with_(role=PROBE) for lower in held.values()]
-    notes = (*_stepped_down(tried, duration_s), *told)
-    again = yield from _repeated(
-        setting, searched, seen, holds, role=role, law=law, runs=runs, at_stake=at_stake
-    )
-    return Sustained((seen, *again.runs), (*tried, seen, *again.tried), (*notes, *again.notes))
-
-
-def _looks(setting: Setting) -> tuple[str, ...]:
-    """The name of each look at a level. A trend is found by chance in one of twenty levels, and a growing
-    queue in some more, so at full scale a level is looked at twice before it is given up."""
-    return ("", ", once more") if setting.scale == "full" else ("",)
-
-
-def _steady_enough(seen: Seen, setting: Setting) -> bool:
-    """Whether the level is steady; always true below full scale, where levels are too short to ask for
-    that."""
-    return seen.level.steady is not False or setting.scale != "full"
-
-
-def _repeated(
-    setting: Setting,
-    searched: Searched,
-    first: Seen,
-    holds: Holds,
-    *,
-    role: str,
-    law: OpenLoop,
-    runs: int,
-    at_stake: Sequence[Objective],
-) -> Procedure[Sustained]:
-    """Runs 2 to ``runs`` of the level that held."""
-    value, duration_s = value_of(first), first.observation.plan.duration_s or first.level.duration_s
-    repeats: list[Seen] = []
-    tried: list[Seen] = []
-    notes: tuple[Note, ...] = ()
-    for number in range(2, runs + 1):
-        label = f"{role}, run {number} of {runs}: "
-        attempts = yield from _run(setting, searched, value, first, label, role, law, duration_s, at_stake)
-        tried += attempts.runs
-        notes = (*notes, *attempts.notes)
-        if not attempts.offered:
-            continue
-        repeats.append(attempts.level)
-        if not holds(attempts.level):
-            notes = (*notes, Note.of("did_not_hold_again", run=number, runs=runs, at=value))
-    return Sustained(tuple(repeats), tuple(tried), notes)
-
-
-def _rounded(searched: Searched) -> Callable[[float], float]:
-    """Values that can be asked for: whole numbers of requests in flight, rates of four digits."""
-    closed = searched.load_model == "closed"
-    return lambda value: float(int(value)) if closed else float(f"{value:.4g}")
+        return (yield from attempted(plan, see, setting.remeasure, at_stake=self.at_stake))
 
 
 def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[Note, ...]:
@@ -150,54 +149,4 @@ def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[Note, ...]:
             missed=not level.saturation_reasons and level.steady is not False,
         )
         for level in given_up
-    )
-
-
-def _run(
-    setting: Setting,
-    searched: Searched,
-    value: float,
-    start: Seen,
-    label: str,
-    role: str,
-    law: OpenLoop,
-    duration_s: float,
-    at_stake: Sequence[Objective],
-) -> Procedure[Attempts]:
-    sequence = searched.sequence
-    assert sequence is not None
-
-    def see(run: Observation) -> Seen:
-        return level_of(sequence.sent(run), reference=searched.reference, seed=setting.seed, role=role)
-
-    def plan() -> LoadPlan:
-        return _plan(setting, searched, value, start, label, law, duration_s)
-
-    return (yield from attempted(plan, see, setting.remeasure, at_stake=at_stake))
-
-
-def _plan(
-    setting: Setting,
-    searched: Searched,
-    value: float,
-    start: Seen,
-    label: str,
-    law: OpenLoop,
-    duration_s: float,
-) -> LoadPlan:
-    assert searched.sequence is not None
-    if searched.load_model == "open":
-        load = replace(law, rate=value)
-        least = REPORTED_PROBES * PROBE_REQUESTS.count(setting.scale)
-        return searched.sequence.open_loop(
-            setting, f"{label}{value:g} req/s", load, duration_s, at_least=least
-        )
-    rate = rate_of(start)
-    return searched.sequence.closed_loop(
-        setting,
-        f"{label}{value:g} in flight",
-        int(value),
-        duration_s=duration_s,
-        at_least=int(value),
-        most_rps=None if rate is None else 2.0 * rate,
     )

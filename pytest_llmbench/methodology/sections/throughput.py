@@ -34,7 +34,7 @@ from pytest_llmbench.methodology.search.probing import (
     value_of,
 )
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
-from pytest_llmbench.methodology.search.sustained import Sustained, sustained
+from pytest_llmbench.methodology.search.sustained import Sustained, Sustaining
 from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
@@ -208,19 +208,18 @@ def _hold(
     assert searched.sequence is not None
     limits = parameters.limits if role == CONSTRAINED else {}
     own = searched.sequence.next_part(setting, role, duration_s=duration_s, limits=limits)
-    return (
-        yield from sustained(
-            setting,
-            replace(searched, sequence=own),
-            start,
-            holds,
-            role=role,
-            law=parameters.law,
-            duration_s=duration_s,
-            runs=runs,
-            at_stake=ceilings(parameters.limits),
-        )
+    if start is None:
+        return Sustained()
+    level = Sustaining(
+        setting=setting,
+        searched=replace(searched, sequence=own),
+        start=start,
+        role=role,
+        law=parameters.law,
+        duration_s=duration_s,
+        at_stake=ceilings(parameters.limits),
     )
+    return (yield from level.held(holds, runs))
 
 
 def _constrained(
