@@ -216,15 +216,15 @@ def overview(report: Entry, *, width: int = 80) -> list[Line]:
 
 def _head(test: TestView, width: int) -> list[Line]:
     markup = {**_MARKUP[TONES[test.headline]], "bold": True}
-    lines = [Line(part, {"bold": True}) for part in _wrap(test.nodeid, width, "", "  ")]
-    lines += [Line(part, markup) for part in _wrap(f"{test.headline} · {test.kind}", width)]
+    lines = _wrapped(test.nodeid, width, "", {"bold": True})
+    lines += _wrapped(f"{test.headline} · {test.kind}", width, "  ", markup, rest="  ")
     if test.attempt is not None:
-        lines += [Line(part, _MARKUP["warn"]) for part in _wrap(test.attempt, width)]
-    lines += [Line(part) for part in _wrap(test.judgements, width)]
+        lines += _wrapped(test.attempt, width, "  ", _MARKUP["warn"], rest="  ")
+    lines += _wrapped(test.judgements, width, rest="  ")
     if test.entry["load"] is not None:
         duration = numbers.duration(test.entry["load"]["duration_s"])
-        lines += [Line(part) for part in _wrap(f"{test.load_text}, {duration}", width)]
-        lines += [Line(part) for part in _wrap(test.completion, width)]
+        lines += _wrapped(f"{test.load_text}, {duration}", width, rest="  ")
+        lines += _wrapped(test.completion, width, rest="  ")
     return lines + [Line(part) for text in (*test.sharing, *test.void_loads) for part in _wrap(text, width)]
 
 
@@ -235,9 +235,9 @@ def _objectives(test: TestView, width: int) -> list[Line]:
         verdict = test.judged(objective["verdict"])
         advisory = " (advisory)" if decides_nothing else ""
         text = f"{words(verdict):<13}{objective_text(objective)}{advisory}: {measured_text(objective)}"
-        lines += [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width, "  ", " " * 15)]
+        lines += _wrapped(text, width, "  ", _MARKUP[TONES[verdict]], rest=" " * 15)
         if verdict not in ("pass", "not_judged") and objective.get("reason"):
-            lines += [Line(part) for part in _wrap(objective["reason"], width, " " * 15, " " * 15)]
+            lines += _wrapped(objective["reason"], width, " " * 15, rest=" " * 15)
     return lines
 
 
@@ -252,27 +252,27 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
         for c in found
         if verbose or c.get("gated") or (not decisive and c["verdict"] in ("regressed", "improved"))
     ]
-    lines = [Line(part, {"bold": True}) for part in _wrap(comparisons.caption(found), width)]
+    lines = _wrapped(comparisons.caption(found), width, "  ", {"bold": True}, rest="  ")
     for comparison in sorted(shown, key=lambda c: not c.get("gated")):
         verdict = comparisons.verdict_text(comparison)
         only = "" if comparison.get("gated") else " (shown only)"
         subject = comparisons.system_of(comparison, found) + comparison["metric"]
         text = f"{verdict:<13}{subject}{only} {comparisons.change_text(comparison)}"
         if only:
-            lines += [Line(part, _MARKUP["neutral"]) for part in _wrap(text, width, "  ", " " * 15)]
+            lines += _wrapped(text, width, "  ", _MARKUP["neutral"], rest=" " * 15)
             continue
         allowed = comparisons.allowed_text(comparison)
         arms = f"{comparisons.means_text(comparison, 'baseline')} → " + (
             comparisons.means_text(comparison, "candidate")
         )
         markup = _MARKUP[comparisons.TONES[comparison["verdict"]]]
-        lines += [Line(part, markup) for part in _wrap(text, width, "  ", " " * 15)]
+        lines += _wrapped(text, width, "  ", markup, rest=" " * 15)
         detail = f"{arms}, {allowed} allowed, minimum detectable effect " + (
             comparisons.allowed_text(comparison, "mde")
         )
-        lines += [Line(part) for part in _wrap(detail, width, " " * 15, " " * 15)]
+        lines += _wrapped(detail, width, " " * 15, rest=" " * 15)
         if comparison["verdict"] in ("inconclusive", "regressed", "unconfirmed"):
-            lines += [Line(part) for part in _wrap(comparison["reason"], width, " " * 15, " " * 15)]
+            lines += _wrapped(comparison["reason"], width, " " * 15, rest=" " * 15)
     rest = len(found) - len(shown)
     return [*lines, Line(f"  … and {rest} more comparisons (-v, or the report)")] if rest else lines
 
@@ -280,7 +280,7 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
 def _systems(made: comparisons.Systems, width: int) -> list[Line]:
     """Systems side by side: below each metric a line for each of them."""
     first, *others = made.names
-    lines = [Line(part, {"bold": True}) for part in _wrap(f"{', '.join(others)} against {first}", width)]
+    lines = _wrapped(f"{', '.join(others)} against {first}", width, "  ", {"bold": True}, rest="  ")
     every = [value for _, values, _ in made.rows for value in values]
     names, figures = max(map(len, made.names)), max(map(len, every), default=0)
     for metric, values, changes in made.rows:
@@ -305,7 +305,7 @@ def _headlines(test: TestView, width: int) -> list[Line]:
     lines = []
     for name, label in zip(names, labels, strict=True):
         text = f"{_cut(label, column):<{column}}  {test.claim(name)}"
-        lines += [Line(part) for part in _wrap(text, width, "  ", " " * (column + 4))]
+        lines += _wrapped(text, width, rest=" " * (column + 4))
     return lines
 
 
@@ -320,7 +320,7 @@ def _table(table: Entry, width: int) -> list[Line]:
         widths = [min(own, max(width, 6)) for own in natural]  # a cell may have a megabyte
         while sum(widths) + 2 * len(widths) > width and max(widths) > 6:
             widths[widths.index(max(widths))] -= 1
-    lines = [Line(part, {"bold": True}) for part in _wrap(table["title"], width)]
+    lines = _wrapped(table["title"], width, "  ", {"bold": True}, rest="  ")
     groups = [[0]]  # of columns, no wider than the terminal
     for column in range(1, len(widths)):
         wanted = sum(widths[i] + 2 for i in groups[-1]) + widths[column] + 2
@@ -345,7 +345,7 @@ def _findings(test: TestView, width: int) -> list[Line]:
         state, tone = finding_word(finding)
         state = "VOID" if tone == "bad" else state
         text = f"{state:<9}{finding['check']}: {finding['message']}"
-        lines += [Line(part, _MARKUP[tone]) for part in _wrap(text, width, "  ", " " * 11)]
+        lines += _wrapped(text, width, "  ", _MARKUP[tone], rest=" " * 11)
     return lines
 
 
@@ -361,7 +361,7 @@ def _compliance(test: TestView, width: int) -> list[Line]:
     text = f"compliance: {test.compliance_text}{reading}; {applicable} requirements apply: {met} met, " + (
         f"{len(blocking)} unmet that block it, {len(downgrading)} unmet that lower it"
     )
-    lines = [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width)]
+    lines = _wrapped(text, width, "  ", _MARKUP[TONES[verdict]], rest="  ")
     return lines + _missing(test, width)
 
 
@@ -373,9 +373,9 @@ def _missing(test: TestView, width: int) -> list[Line]:
     lines = [Line(f"  to be {better}:")] if listed else []
     for requirement in listed:
         text = f"{requirement['id']}: {requirement['reason']}"
-        lines += [Line(part) for part in _wrap(text, width, "    ", "      ")]
+        lines += _wrapped(text, width, "    ")
         if requirement.get("statement"):
-            lines += [Line(part) for part in _wrap(requirement["statement"], width, "      → ", "        ")]
+            lines += _wrapped(requirement["statement"], width, "      → ", rest=" " * 8)
     later = [requirement for requirement in test.unmet() if requirement not in listed]
     texts = [f"also unmet, {r['id']}: {r['reason']}" for r in later]
     return lines + [Line(part) for text in texts for part in _wrap(text, width, "    ", "      ")]
@@ -390,8 +390,12 @@ def _bullets(title: str, texts: Iterable[str], width: int) -> list[Line]:
     return [Line(f"  {title}"), *lines] if lines else []
 
 
-def _wrapped(text: str, width: int, first: str, markup: Mapping[str, bool] | None = None) -> list[Line]:
-    return [Line(part, markup or {}) for part in _wrap(text, width, first, first + "  ")]
+def _wrapped(
+    text: str, width: int, first: str = "  ", markup: Mapping[str, bool] = {}, rest: str | None = None
+) -> list[Line]:
+    """``first``, ``rest``: what the lines begin with; default: further ones are two spaces further in."""
+    rest = " " * (len(first) + 2) if rest is None else rest
+    return [Line(part, markup) for part in _wrap(text, width, first, rest)]
 
 
 def _wrap(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[str]:

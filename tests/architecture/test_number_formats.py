@@ -1,0 +1,157 @@
+"""Every number that becomes a text for people is written by ``model/numbers.py``: in one notation, with its
+unit, and in words where it is undefined. Who writes numbers for machines, and who is still to follow, is
+listed here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import pytest_llmbench
+
+PACKAGE = Path(pytest_llmbench.__file__).parent
+FORMATS = "model/numbers.py"
+FOR_MACHINES: Mapping[str, str] = {
+    "reports/html.py": "positions in CSS",
+    "reports/ci_files.py": "figures in files of CI systems, with six significant digits",
+}
+"""Modules whose floats are no text for people: of the wire, of files, of drawings; with the reason."""
+STILL: Mapping[str, int] = {
+    "arrivals.py": 5,
+    "extras/foreign/foreign_run.py": 3,
+    "extras/foreign/recipes.py": 5,
+    "extras/grid/front.py": 2,
+    "extras/non_generative/dialects.py": 1,
+    "extras/ray/clocks.py": 2,
+    "extras/ray/cluster.py": 4,
+    "extras/ray/pool.py": 1,
+    "generator/dispatcher.py": 1,
+    "generator/in_process_transports.py": 1,
+    "generator/loops.py": 2,
+    "generator/measurement.py": 1,
+    "generator/selfcheck.py": 1,
+    "generator/workers/placement.py": 1,
+    "generator/workers/pool.py": 1,
+    "harness/allowance.py": 5,
+    "harness/client.py": 1,
+    "harness/comparison/identity.py": 2,
+    "harness/history/trend.py": 1,
+    "harness/judging.py": 1,
+    "harness/plan.py": 7,
+    "harness/profiling.py": 1,
+    "harness/selftest/levels.py": 3,
+    "harness/selftest/run.py": 9,
+    "harness/sut/adapter_calls.py": 1,
+    "harness/sut/launched.py": 2,
+    "harness/sut/variant_executor.py": 2,
+    "harness/workloads/describe.py": 5,
+    "methodology/measuring/adaptive.py": 3,
+    "methodology/measuring/levels.py": 8,
+    "methodology/measuring/manifest.py": 2,
+    "methodology/measuring/over_time.py": 1,
+    "methodology/measuring/warmup.py": 1,
+    "methodology/parameters.py": 3,
+    "methodology/pressure.py": 7,
+    "methodology/procedure.py": 3,
+    "methodology/remeasured.py": 7,
+    "methodology/search/level_search.py": 17,
+    "methodology/search/probing.py": 5,
+    "methodology/search/sustained.py": 2,
+    "methodology/sections/fairness.py": 1,
+    "methodology/sections/guardrail.py": 6,
+    "methodology/sections/itl.py": 5,
+    "methodology/sections/itl_method.py": 1,
+    "methodology/sections/long_context.py": 3,
+    "methodology/sections/memory_pressure.py": 3,
+    "methodology/sections/sessions.py": 2,
+    "methodology/sections/throughput.py": 4,
+    "methodology/sections/tradeoff.py": 4,
+    "metrics/fairness.py": 1,
+    "metrics/jobs.py": 2,
+    "metrics/latency.py": 3,
+    "metrics/server_side.py": 3,
+    "metrics/summary.py": 2,
+    "model/estimate.py": 1,
+    "model/judgement.py": 2,
+    "model/objective.py": 1,
+    "model/observation.py": 2,
+    "model/plan.py": 12,
+    "model/request.py": 1,
+    "plugin/progress.py": 1,
+    "probes/control_plane.py": 3,
+    "probes/endpoint.py": 4,
+    "probes/engine_metrics.py": 1,
+    "stats/failing.py": 1,
+    "store/elsewhere.py": 1,
+    "store/perf_catalogue.py": 1,
+    "store/rows.py": 1,
+    "store/traces/sources.py": 2,
+    "wire/usage.py": 2,
+    "workloads/adapted.py": 1,
+    "workloads/catalogue.py": 1,
+    "workloads/mixture.py": 2,
+    "workloads/profiles.py": 2,
+    "workloads/trace_sessions.py": 1,
+}
+"""Modules with floats in their texts, and how many: a number may only fall."""
+_FLOAT = re.compile(r"[<>^=]?[-+ ]?(\d+|\{\})?[,_]?(\.(\d+|\{\}))?[feg%]", re.IGNORECASE)
+
+
+def formats(tree: ast.AST) -> Iterator[int]:
+    """The lines that format a float for a text: in an f-string by a specification or by ``round``, or by
+    ``format``. ``float(f"…")`` rounds, and is none."""
+    rounding = {
+        id(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "float"
+        and node.args
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and id(node) not in rounding:
+            yield from (node.lineno for part in node.values if _is_float(part))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "format":
+            specification = node.args[1] if len(node.args) > 1 else None
+            if isinstance(specification, ast.Constant) and _FLOAT.fullmatch(str(specification.value)):
+                yield node.lineno
+
+
+def _is_float(part: ast.expr) -> bool:
+    if not isinstance(part, ast.FormattedValue):
+        return False
+    if isinstance(part.format_spec, ast.JoinedStr):
+        pieces = (each.value if isinstance(each, ast.Constant) else "{}" for each in part.format_spec.values)
+        return _FLOAT.fullmatch("".join(map(str, pieces))) is not None
+    called = part.value.func if isinstance(part.value, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id == "round"
+
+
+def test_numbers_in_texts_are_written_in_one_place() -> None:
+    found = Counter(
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for _ in formats(ast.parse(path.read_text("utf-8")))
+    )
+    for name in (FORMATS, *FOR_MACHINES):
+        assert found.pop(name), f"{name} formats no float any more: take it off the list"
+    more = {name: count for name, count in found.items() if count > STILL.get(name, 0)}
+    assert not more, "use quantity, number, percentage or duration of model/numbers instead"
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('f"{x:.2f} s"', 1), ('f"{x:g}"', 1), ('f"{x:+,.{digits}f} %"', 1), ('f"{x:.1%}"', 1),
+        ('f"{x:>6.1e}"', 1), ('f"{round(x)} s"', 1), ('format(x, ".2f")', 1), ('f"{x:g} to {y:g}"', 2),
+        ('f"{count:,}"', 0), ('f"{name:<13}"', 0), ('f"{at:%Y}"', 0), ('f"{x}"', 0), ('float(f"{x:.3g}")', 0),
+        ('format(x, "d")', 0), ("round(x, 3)", 0),
+    ],
+)  # fmt: skip
+def test_what_counts_as_a_format_of_a_float(source: str, count: int) -> None:
+    assert len(list(formats(ast.parse(source)))) == count
