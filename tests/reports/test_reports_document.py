@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_llmbench import load_report
 from pytest_llmbench.metrics.definitions import is_metric
+from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports.ci_files import properties
 from pytest_llmbench.reports.comparisons import HEADLINES, headline_names, metric_label
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text, measured_text, objective_text
-
-Entry = dict[str, Any]
+from pytest_llmbench.reports.html import html_report
+from pytest_llmbench.reports.markdown import markdown_report
+from pytest_llmbench.reports.minimum import minimum_report
+from pytest_llmbench.reports.summaries import level_name, level_table, load_text, offered
+from pytest_llmbench.reports.terminal import section_lines
 
 
 @pytest.mark.parametrize(
@@ -253,3 +261,113 @@ def test_a_limit_on_what_cannot_be_measured_says_so(entry: Entry) -> None:
     objective = entry["gate"]["objectives"][0] | {"point": None, "lower": None, "upper": None}
     assert measured_text(objective | {"reason": "not judged: void"}) == "not measured"
     assert measured_text(objective | {"lower": 48.0, "unit": "req/s"}) == "> 48 req/s"
+
+
+# The levels of a test as a table.
+
+
+def test_a_search_over_rates(every_entry: dict[str, Entry]) -> None:
+    table = level_table(every_entry["throughput"]["levels"])
+    assert table.columns == [
+        "Offered", "Achieved", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "Completion", "Queue",
+        "Saturated", "Measured by",
+    ]  # fmt: skip
+    assert list(table.rows[1]) == [
+        "40 req/s (probe)", "5600 tok/s", "2400 ms", "3600 ms, indicative", "80 ms",
+        "128 ms, indicative", "100 %", "growing",
+        "yes: the queue grows", "gates/test_capacity.py::test_maximum",
+    ]  # fmt: skip
+    assert (table.rows[3][0], table.rows[3][-1]) == ("20 req/s (reported)", "this test")
+
+
+def test_a_search_over_slots_has_criteria(every_entry: dict[str, Entry]) -> None:
+    table = level_table(every_entry["capacity"]["levels"])
+    assert table.columns[-1] == "Criteria"
+    assert [row[-1] for row in table.rows][3:5] == ["met", "not met: completion 97.2% is under 99 %"]
+    assert table.rows[4][table.columns.index("Completion")] == "97.2 %; 3 timeout"
+
+
+def test_enough_samples_need_no_mark(every_entry: dict[str, Entry]) -> None:
+    table = level_table(every_entry["tradeoff"]["levels"][8:])
+    assert (table.columns[:2], table.rows[0][:2]) == (["Level", "Offered"], ["90%", "18 req/s"])
+    assert not any("indicative" in cell for row in table.rows for cell in row)
+
+
+def test_what_is_not_known_is_said(every_entry: dict[str, Entry]) -> None:
+    level = copy.deepcopy(every_entry["throughput"]["levels"][0])
+    level |= {"queue_growing": None, "saturated": None, "completion_ratio": None, "offered_rps": None}
+    del level["metrics"]["ttft.p50"]
+    undefined = {"point": None, "method": "no tokens", "reason": "not_measurable", "unit": "ms", "n": 0}
+    level["metrics"]["tpot.p50"] = level["metrics"]["tpot.p50"] | undefined
+    row = dict(zip(level_table([level]).columns, level_table([level]).rows[0], strict=True))
+    assert row["Offered"] == "not known"
+    assert (row["TTFT P50"], row["TPOT P50"]) == ("not measured", "not measurable: no tokens")
+    assert (row["Completion"], row["Queue"], row["Saturated"]) == ("not measured", "not known", "not known")
+
+
+def test_names_of_levels(every_entry: dict[str, Entry]) -> None:
+    level = every_entry["capacity"]["levels"][0]
+    assert (offered(level), load_text(level)) == ("8 in flight", "closed loop, 8 in flight")
+    named = level | {"label": "cold", "variant": "cache_enabled", "class_label": "short", "role": "cold"}
+    assert level_name(named) == "cold, variant cache_enabled, class short"
+    assert offered(level | {"percent_of_capacity": 125.0}) == "8 in flight, 125 %"
+
+
+# A run in virtual time says in every artefact that nothing was sent, and its class is marked.
+
+
+def terminal(report: Entry) -> str:
+    return "\n".join(line.text for test in report["tests"] for line in section_lines(test))
+
+
+def junit(report: Entry) -> str:
+    return "\n".join(f"{name}={value}" for test in report["tests"] for name, value in properties(test))
+
+
+ARTEFACTS: dict[str, Callable[[Entry], str]] = {
+    "terminal": terminal,
+    "html": html_report,
+    "markdown": markdown_report,
+    "minimum": minimum_report,
+    "junit": junit,
+}
+
+
+@pytest.mark.parametrize("artefact", ARTEFACTS)
+def test_the_artefact_says_so(report: Entry, artefact: str) -> None:
+    render = ARTEFACTS[artefact]
+    assert "simulated" not in render(report).lower()
+    for test in report["tests"]:
+        test["compliance"]["simulated"] = True
+    text = render(report)
+    assert "(simulated)" in text or artefact == "minimum"
+    assert "nothing was sent" in text or artefact == "terminal"
+
+
+# ``load_report`` of a report with every test: levels, undefined metrics, comparisons.
+
+
+def test_every_test_is_read_with_its_levels(whole_report: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps(whole_report), "utf-8")
+    report = load_report(tmp_path)
+    assert len(report.tests) == len(whole_report["tests"]) >= 9
+    for test, stored in zip(report.tests, whole_report["tests"], strict=True):
+        assert list(test.metrics) == list(stored["metrics"])
+        assert [level.label for level in test.levels] == [level["label"] for level in stored["levels"]]
+        for name, metric in stored["metrics"].items():
+            own = test.metrics[name]
+            assert (own.point, own.lower, own.upper, own.unit) == (
+                metric["point"], metric["lower"], metric["upper"], metric["unit"],
+            )  # fmt: skip
+    levels = next(test.levels for test in report.tests if test.levels)
+    assert levels[0].metrics["ttft.p99"].unit == "ms"
+    undefined = [own for test in report.tests for own in test.metrics.values() if not own.defined]
+    assert undefined
+    assert all(own.point is None for own in undefined)
+
+
+def test_a_report_is_not_written_to(whole_report: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps(whole_report), "utf-8")
+    test = load_report(tmp_path).tests[0]
+    with pytest.raises(AttributeError):
+        test.nodeid = "other"  # type: ignore[misc]

@@ -15,6 +15,7 @@ from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.plugin.interplay import HtmlReport
 from pytest_llmbench.reports import html_blocks, plots
 from pytest_llmbench.reports.html import MOST_PICTURES, html_report
+from pytest_llmbench.reports.html_blocks import Html, details, element, fragment, paragraphs, table
 from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.store import schema
 
@@ -311,3 +312,34 @@ def test_a_row_of_pytest_html_draws_the_course_of_a_load_only_where_something_is
     assert html_blocks.extra_block(entry).count("<svg") == 4
     entry |= {"gate": {"verdict": "pass", "objectives": []}, "outcome": "passed"}
     assert html_blocks.extra_block(entry).count("<svg") == 1
+
+
+# HTML from values.
+
+
+def test_text_is_escaped_and_html_is_not() -> None:
+    assert element("td", "a < b & c", Html("<br>")) == "<td>a &lt; b &amp; c<br></td>"
+
+
+def test_attributes_are_escaped_named_and_left_out() -> None:
+    built = element("th", "x", class_="a", data_column_type='"n"', scope=None)
+    assert built == '<th class="a" data-column-type="&quot;n&quot;">x</th>'
+
+
+def test_children_nest() -> None:
+    assert fragment(["a", ["b", None]], element("br")) == "ab<br>"
+
+
+def test_rows_have_heads() -> None:
+    built = table(("A", "B"), [("1", "2")], caption="<C>")
+    assert '<th scope="row">1</th><td>2</td>' in built
+    assert "<caption>&lt;C&gt;</caption>" in built
+
+
+def test_no_list_without_entries() -> None:
+    assert paragraphs([]) == ""
+
+
+def test_details_fold() -> None:
+    assert details("s", "b") == "<details><summary>s</summary>b</details>"
+    assert details("s", open_=True).startswith('<details open="">')
