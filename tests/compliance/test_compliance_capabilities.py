@@ -14,7 +14,7 @@ _CLOSED_LOOP = "tests/generator/test_generator_closed_loop.py::test_closed_loop_
 _SUBMITTED = "tests/generator/test_generator_instants.py::test_submitted_when_last_byte_has_left"
 _FIRST_CONTENT = "tests/generator/test_generator_instants.py::test_first_content_is_a_parsed_data_event"
 _WEBSOCKET = (
-    "tests/extras/websocket/test_generator_websocket.py::test_a_message_has_the_instant_of_its_last_byte"
+    "tests/extras/test_generator_one_at_a_time.py::test_a_message_has_the_instant_of_its_last_byte"
 )
 _GRPC = "tests/extras/grpc/test_generator_grpc.py"
 _GRPC_MESSAGE = f"{_GRPC}::test_a_message_has_the_instant_of_its_last_byte"

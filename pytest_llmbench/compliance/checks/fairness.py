@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, tested, was_measured
+from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, of_sessions, tested, was_measured
 from pytest_llmbench.compliance.checks.registry import Checks, at_least, figures, tables
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
@@ -47,7 +47,7 @@ def _mix(view: EvidenceView) -> Tested:
         raise NoEvidenceError(f"one mixed run (there are {len(found)})")
     if not len(found[0].records):
         raise NoEvidenceError("requests of the mixed run")
-    if found[0].run.plan.load.of_sessions:
+    if of_sessions(view, MIX):
         raise NoEvidenceError("requests that are not turns of sessions")
     return found[0]
 

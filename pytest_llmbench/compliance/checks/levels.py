@@ -355,6 +355,11 @@ def tested(view: EvidenceView, *roles: str) -> tuple[Tested, ...]:
     return tuple(known[place] for place in found)
 
 
+def of_sessions(view: EvidenceView, *roles: str) -> bool:
+    """Whether the requests are turns of sessions, which the draft does not know."""
+    return any(one.run.plan.load.of_sessions for one in tested(view, *roles))
+
+
 def need_points(levels: Sequence[Tested], names: Iterable[str]) -> None:
     """Raise NoEvidenceError unless every level has these metrics."""
     names = tuple(names)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 
-from pytest_llmbench.compliance.checks.levels import Tested, at_least_s, is_narrow, names_of, tested
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, figures, one_of, stated
+from pytest_llmbench.compliance.checks.levels import (
+    Tested,
+    at_least_s,
+    is_narrow,
+    names_of,
+    of_sessions,
+    tested,
+)
+from pytest_llmbench.compliance.checks.registry import Checks, figures, one_of, stated
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.model.draft import PRESSURE_S
 from pytest_llmbench.model.facts import IsolationFact, LoadFact, WorkloadFact
@@ -48,15 +55,10 @@ def _percent(one: Tested) -> str:
     return percent_label(percent)
 
 
-def _of_sessions(view: EvidenceView) -> bool:
-    """Whether the requests are turns of sessions, which the draft does not know."""
-    return any(one.run.plan.load.of_sessions for one in tested(view, *PRESSURE))
-
-
 @check("P-5.8.2-levels")
 def levels(view: EvidenceView) -> Answer:
     """One level above capacity at least; each at ceil(capacity * percent / 100) in flight (AMB-19)."""
-    if _of_sessions(view):
+    if of_sessions(view, *PRESSURE):
         return view.unmet(_TURNS)
     capacity = view.need(LoadFact.CAPACITY_CONCURRENCY)
     found = tested(view, *PRESSURE)
@@ -78,7 +80,7 @@ def levels(view: EvidenceView) -> Answer:
 def capacity_first(view: EvidenceView) -> Answer:
     """A search of this test on its own workload, or a capacity test of this SUT with that workload. One that
     ended at its upper bound has found none: there is room above."""
-    if _of_sessions(view):
+    if of_sessions(view, *PRESSURE):
         return view.unmet(_TURNS)
     capacity, name = view.need_all(LoadFact.CAPACITY_CONCURRENCY, WorkloadFact.NAME)
     probes = [level for level in view.result.levels if level.role == "probe"]
@@ -117,24 +119,13 @@ def capacity_first(view: EvidenceView) -> Answer:
 
 @check("P-5.8.3-min-duration-120s")
 def min_duration(view: EvidenceView) -> Answer:
-    if _of_sessions(view):
+    if of_sessions(view, *PRESSURE):
         return view.unmet("the requests are turns of sessions: a level lasts for sessions, not for a time")
     return at_least_s(PRESSURE_S, *PRESSURE)(view)
 
 
 def _percents(view: EvidenceView) -> list[str]:
     return [_percent(one) for one in tested(view, *PRESSURE)]
-
-
-def _reported(name: str) -> Predicate:
-    """A predicate that is met when the metric is reported for every level; it may be undefined there."""
-
-    def predicate(view: EvidenceView) -> Answer:
-        for percent in _percents(view):
-            view.measured(f"{name}[{percent}]")
-        return view.met(f"{name} of every level")
-
-    return predicate
 
 
 @check("P-5.8.3-monitor")
@@ -159,8 +150,10 @@ def monitor(view: EvidenceView) -> Answer:
 
 
 check("P-5.8.4-completion")(figures("completion_rate[{}]", "fail_rate[{}]", of_every=_percents))
-check("P-5.8.4-preemption-recovery")(_reported("preemption_recovery_rate"))
-check("P-5.8.4-preemption-loss")(_reported("preemption_loss"))
+check("P-5.8.4-preemption-recovery")(
+    figures("preemption_recovery_rate[{}]", of_every=_percents, defined=False)
+)
+check("P-5.8.4-preemption-loss")(figures("preemption_loss[{}]", of_every=_percents, defined=False))
 
 
 @check("P-5.8.4-preemption-rate")
@@ -175,7 +168,7 @@ def preemption_rate(view: EvidenceView) -> Answer:
 @check("P-5.8.5-table")
 def table(view: EvidenceView) -> Answer:
     """The levels, the 100 % base among them."""
-    if _of_sessions(view):
+    if of_sessions(view, *PRESSURE):
         return view.unmet(_TURNS)
     view.table("memory_pressure")
     percents = [one.level.percent_of_capacity for one in tested(view, *PRESSURE)]

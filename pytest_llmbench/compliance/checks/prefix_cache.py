@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.levels import Tested, tested
+from pytest_llmbench.compliance.checks.levels import Tested, of_sessions, tested
 from pytest_llmbench.compliance.checks.registry import Checks, figures
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
@@ -29,7 +29,7 @@ check("S-5.7.2-workload")(advised("code-completion"))
 @check("P-5.7.2-prefix-parameters")
 def prefix_parameters(view: EvidenceView) -> Answer:
     """How many prefixes, how long, for which share; the planned requests carry them so."""
-    if _of_sessions(view):
+    if of_sessions(view, WARM):
         return view.unmet("the requests are turns of sessions, whose prefix is their own history and grows")
     fraction, _, contexts = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction", "length", "contexts")
     records = _state(view, WARM).records
@@ -48,11 +48,6 @@ def prefix_parameters(view: EvidenceView) -> Answer:
 
 def _state(view: EvidenceView, state: str) -> Tested:
     return tested(view, state)[0]
-
-
-def _of_sessions(view: EvidenceView) -> bool:
-    """Whether the requests are turns of sessions, which the draft does not know."""
-    return _state(view, WARM).run.plan.load.of_sessions
 
 
 def _states(view: EvidenceView) -> dict[str, Tested]:
@@ -96,7 +91,7 @@ def identical_workload(view: EvidenceView) -> Answer:
     runs = {state: one.run for state, one in _states(view).items()}
     first = next(iter(runs.values()))
     view.note("sequence_sha256", {state: run.sequence_sha256 for state, run in runs.items()})
-    if _of_sessions(view):
+    if of_sessions(view, WARM):
         return view.unmet(
             "the requests are turns of sessions: the same ones, but each is due when the one before has ended"
         )
@@ -209,7 +204,7 @@ check("P-5.7.4-hit-rate")(figures("cache_hit_rate", "cached_input_share"))
 def throughput_gain(view: EvidenceView) -> Answer:
     """The gain at equal concurrency; in an open loop it is not measurable."""
     gain = view.measured("throughput_improvement")
-    if _of_sessions(view):
+    if of_sessions(view, WARM):
         return view.unmet("the requests are turns of sessions, which pause: no equal number was in flight")
     closed = _state(view, WARM).run.plan.load.in_flight is not None
     told = "not measurable" if gain is None else f"{signed(gain)} at equal concurrency"
