@@ -13,11 +13,8 @@ _OPEN_LOOP = "tests/generator/test_generator_open_loop.py::test_open_loop_keeps_
 _CLOSED_LOOP = "tests/generator/test_generator_closed_loop.py::test_closed_loop_keeps_concurrency"
 _SUBMITTED = "tests/generator/test_generator_instants.py::test_submitted_when_last_byte_has_left"
 _FIRST_CONTENT = "tests/generator/test_generator_instants.py::test_first_content_is_a_parsed_data_event"
-_WEBSOCKET = (
-    "tests/extras/test_generator_one_at_a_time.py::test_a_message_has_the_instant_of_its_last_byte"
-)
+_MESSAGES = "tests/extras/test_generator_one_at_a_time.py::test_a_message_has_the_instant_of_its_last_byte"
 _GRPC = "tests/extras/grpc/test_generator_grpc.py"
-_GRPC_MESSAGE = f"{_GRPC}::test_a_message_has_the_instant_of_its_last_byte"
 _GRPC_SUBMITTED = f"{_GRPC}::test_the_submission_is_that_of_the_last_part"
 _GRPC_FIRST_TOKEN = (
     "tests/extras/grpc/test_wire_grpc_dialects.py::test_the_first_token_is_in_the_first_message_with_one"
@@ -42,11 +39,11 @@ PROOFS = {
     "arrival.poisson": (_POISSON, _SEEDED),
     "arrival.uniform": (_UNIFORM,),
     "arrival.bursty": (_GAMMA,),
-    "streaming": (_FIRST_CONTENT, _WEBSOCKET, _GRPC_MESSAGE),
+    "streaming": (_FIRST_CONTENT, _MESSAGES),
     "concurrency_model": (_OPEN_LOOP,),
     "generation_order": (_SYNTHETIC,),
     "timestamp_precision_ns": (_NANOSECONDS,),
-    "submit_points": (_SUBMITTED, _WEBSOCKET, _GRPC_SUBMITTED),
+    "submit_points": (_SUBMITTED, _MESSAGES, _GRPC_SUBMITTED),
     "first_points": (_FIRST_CONTENT, _GRPC_FIRST_TOKEN),
     "itl.gaps": (
         f"{_ITL}::test_direct_and_b_give_further_tokens_of_a_chunk_no_gap",
