@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.chunking import chunk_weights
+from pytest_llmbench.metrics.chunking import chunk_owners, chunk_weights
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate, Reason
@@ -208,7 +208,7 @@ def tokens_in_flight(window: Window) -> Estimate:
 
 def _steps(records: Records, inputs: IntColumn) -> Steps:
     """The tokens that these requests keep in memory, as a step series."""
-    owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
+    owner = chunk_owners(records)
     weights = chunk_weights(records)
     streamed = np.bincount(owner, weights=weights, minlength=len(records))
     # Chunks without an attribution share the request's total alike.

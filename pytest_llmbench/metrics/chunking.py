@@ -108,7 +108,7 @@ def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
     """Share of each request's tokens that came as reasoning, by its chunks weighted with their tokens."""
     if (records.first_reasoning_ns == MISSING).all():  # mostly so, and there may be millions of chunks
         return np.zeros(len(records))
-    owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
+    owner = chunk_owners(records)
     first, content = records.first_reasoning_ns[owner], records.first_content_ns[owner]
     thinking = (first != MISSING) & (records.chunk_ns >= first)
     thinking &= (content == MISSING) | (records.chunk_ns < content)
@@ -116,6 +116,11 @@ def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
     reasoning = np.bincount(owner, weights=weights * thinking, minlength=len(records))
     every = np.bincount(owner, weights=weights, minlength=len(records))
     return np.divide(reasoning, every, out=np.zeros(len(records)), where=every > 0)
+
+
+def chunk_owners(records: Records) -> IntColumn:
+    """For each chunk, the index of its request."""
+    return np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
 
 
 def chunk_weights(records: Records) -> npt.NDArray[np.float64]:
@@ -225,7 +230,12 @@ def early_pause(records: Runs) -> EarlyPause:
     leading, paces = [np.zeros((0, LEADING))], [np.zeros((0, LEADING))]
     for block in _blocks(records):
         ends = block.chunk_offsets[1:]
-        first = block.chunk_offsets[:-1] + _before_content(block)
+        begun = np.diff(block.chunk_offsets) > 0
+        first = block.chunk_offsets[:-1]
+        if not (block.chunk_ns[first[begun]] == block.first_content_ns[begun]).all():  # seldom so, and slower
+            owner = chunk_owners(block)
+            early = block.chunk_ns < block.first_content_ns[owner]  # white space, reasoning
+            first = first + np.bincount(owner[early], minlength=len(block))
         looked = block.ok & (block.first_content_ns != MISSING) & (ends - first >= LEADING + FEWEST_BEHIND)
         places = first[looked, np.newaxis] + np.arange(LEADING + 1)
         instants, last = block.chunk_ns[places], ends[looked, np.newaxis] - 1
@@ -240,18 +250,6 @@ def early_pause(records: Runs) -> EarlyPause:
         return EarlyPause(len(gaps))
     pauses = gaps[paused[:, at], at], pace[paused[:, at], at]
     return EarlyPause(len(gaps), int(counts[at]), at + 1, *map(float, map(np.median, pauses)))
-
-
-def _before_content(records: Records) -> IntColumn:
-    """Number of chunks of each request before the first with content: white space, reasoning."""
-    counts = np.diff(records.chunk_offsets)
-    begun = counts > 0
-    starts = records.chunk_offsets[:-1][begun]
-    if (records.chunk_ns[starts] == records.first_content_ns[begun]).all():  # mostly so, and quicker
-        return np.zeros(len(records), dtype=np.int64)
-    owner = np.repeat(np.arange(len(records)), counts)
-    early = records.chunk_ns < records.first_content_ns[owner]
-    return np.bincount(owner[early], minlength=len(records))
 
 
 def differences(instants: IntColumn, counts: IntColumn) -> tuple[IntColumn, IntColumn]:

@@ -23,7 +23,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.metrics.chunking import chunk_weights, differences, single_token_share, tokens_per_chunk
+from pytest_llmbench.metrics.chunking import (
+    chunk_owners,
+    chunk_weights,
+    differences,
+    single_token_share,
+    tokens_per_chunk,
+)
 from pytest_llmbench.metrics.summary import GivenUp, estimate, of_quantiles, with_given_up
 from pytest_llmbench.model.draft import FEWEST_TOKENS, SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind
@@ -33,7 +39,6 @@ from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.percentiles import (
     PERCENTILES,
-    Ordered,
     Worth,
     in_order,
     ordered_percentile,
@@ -133,8 +138,10 @@ def choose_option(records: Records) -> Literal["direct", "A", "C"]:
     tokens; else direct if more than 90 % of the chunks hold one; else A. Chunks of unknown size may hold
     several. Judged over the successful requests."""
     share, sizes = single_token_share(records), tokens_per_chunk(records)
-    several = sizes is None or sizes.max > 1 or _unattributed(records)
-    if several and _has_server_instants(records):
+    several = sizes is None or sizes.max > 1
+    several = several or any((has_unknown_chunk(block) & block.ok).any() for block in records.blocks())
+    instants = np.diff(records.server_token_offsets)[records.ok]
+    if several and len(instants) > 0 and bool((instants > 0).all()) and server_clock_holds(records):
         return "C"
     return "direct" if share is not None and share > SINGLE_TOKEN_SHARE else "A"
 
@@ -247,7 +254,7 @@ class ClusterEstimates:
         look_up(ordered, [rank - 1 for rank in wanted if rank is not None])
         factor, ends, crudes = self._level, [], []
         for (pair, crude), far in zip(found, of_requests, strict=True):
-            lower, upper = (_at(ordered, rank) for rank in pair)
+            lower, upper = (None if rank is None else float(ordered[rank - 1]) for rank in pair)
             if factor is not None and upper is not None and far is not None:
                 bound = factor * float(ordered[far - 1])
                 upper, crude = min(upper, bound), crude or bound < upper
@@ -351,19 +358,6 @@ class ClusterEstimates:
         return estimate(point, interval, n, method, "ms", required=max(required, n + 1), kind=kind)
 
 
-def _at(ordered: Ordered, rank: int | None) -> float | None:
-    return None if rank is None else float(ordered[rank - 1])
-
-
-def _unattributed(records: Records) -> bool:
-    return any(bool((has_unknown_chunk(block) & block.ok).any()) for block in records.blocks())
-
-
-def _has_server_instants(records: Records) -> bool:
-    counts = np.diff(records.server_token_offsets)[records.ok]
-    return len(counts) > 0 and bool((counts > 0).all()) and server_clock_holds(records)
-
-
 def server_clock_misfit(records: Records) -> float | None:
     """Share of the successful replies whose server instants cannot be, by when their chunks came.
 
@@ -410,10 +404,20 @@ def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterato
     """The gaps of the successful requests with at least ``min_output_tokens``, some requests at a time, in
     their order."""
     for block in records.blocks():
-        eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
+        tokens = block.output_tokens
+        if (tokens == MISSING).any():  # such a count is derived from the chunks
+            owner = chunk_owners(block)
+            seen = np.bincount(owner, weights=chunk_weights(block), minlength=len(block))
+            tokens = np.where(tokens == MISSING, seen.astype(np.int64), tokens)
+        eligible = block.ok & (tokens >= min_output_tokens)
         chosen = block.select(eligible)
-        ns, counts = _gaps(chosen, option)
-        yield Gaps(ns, counts, int(block.ok.sum()) - int(eligible.sum()), _first_ns(chosen, option))
+        by_server = option == "C"
+        at_ns = chosen.server_token_ns if by_server else chosen.chunk_ns
+        offsets = chosen.server_token_offsets if by_server else chosen.chunk_offsets
+        held = np.diff(offsets) > 0
+        first_ns = np.zeros(len(chosen), dtype=np.int64)
+        first_ns[held] = at_ns[offsets[:-1][held]]
+        yield Gaps(*_gaps(chosen, option), int(block.ok.sum()) - int(eligible.sum()), first_ns)
 
 
 def has_unknown_chunk(records: Records) -> BoolColumn:
@@ -421,16 +425,7 @@ def has_unknown_chunk(records: Records) -> BoolColumn:
     unknown = records.chunk_tokens == MISSING
     if not unknown.any():
         return np.zeros(len(records), dtype=bool)
-    return np.asarray(np.bincount(_owner(records)[unknown], minlength=len(records)) > 0)
-
-
-def _output_tokens(records: Records) -> IntColumn:
-    """Output tokens of each request; a missing count is derived from the chunks."""
-    known = records.output_tokens != MISSING
-    if known.all():
-        return records.output_tokens
-    seen = np.bincount(_owner(records), weights=chunk_weights(records), minlength=len(records))
-    return np.where(known, records.output_tokens, seen.astype(np.int64))
+    return np.asarray(np.bincount(chunk_owners(records)[unknown], minlength=len(records)) > 0)
 
 
 def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
@@ -441,40 +436,16 @@ def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
     if option == "A" or bool((records.chunk_tokens == 1).all()):
         return differences(records.chunk_ns, counts)
     tokens = chunk_weights(records).astype(np.int64)
-    owner = _owner(records)
+    owner = chunk_owners(records)
     held = tokens > 0  # a chunk without a token (half a character, say) is no arrival of one
     if option == "B":
         held &= ~has_unknown_chunk(records)[owner]
-    return _token_gaps(records.chunk_ns[held], tokens[held], owner[held], len(records))
-
-
-def _first_ns(records: Records, option: Option) -> IntColumn:
-    at_ns, offsets = (
-        (records.server_token_ns, records.server_token_offsets)
-        if option == "C"
-        else (records.chunk_ns, records.chunk_offsets)
-    )
-    first = np.zeros(len(records), dtype=np.int64)
-    held = np.diff(offsets) > 0
-    first[held] = at_ns[offsets[:-1][held]]
-    return first
-
-
-def _token_gaps(
-    at_ns: IntColumn, tokens: IntColumn, owner: IntColumn, requests: int
-) -> tuple[IntColumn, IntColumn]:
-    """The gaps between tokens if all tokens of a chunk arrive together: the first has the gap to the chunk
-    before, the others zero."""
+    # All tokens of a chunk arrive together: the first has the gap to the chunk before, the others zero.
+    tokens, owner = tokens[held], owner[held]
     places = np.cumsum(tokens) - tokens
     gaps = np.zeros(int(tokens.sum()), dtype=np.int64)
-    gaps[places] = np.diff(at_ns, prepend=0)
-    first_chunk = np.flatnonzero(np.diff(owner, prepend=-1))
+    gaps[places] = np.diff(records.chunk_ns[held], prepend=0)
     inner = np.ones(len(gaps), dtype=bool)
-    inner[places[first_chunk]] = False
-    per_request = np.bincount(owner, weights=tokens, minlength=requests).astype(np.int64)
+    inner[places[np.flatnonzero(np.diff(owner, prepend=-1))]] = False
+    per_request = np.bincount(owner, weights=tokens, minlength=len(records)).astype(np.int64)
     return gaps[inner], np.maximum(per_request - 1, 0)
-
-
-def _owner(records: Records) -> IntColumn:
-    """For each chunk, the index of its request."""
-    return np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
@@ -28,16 +27,15 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.ratios import share_of
+from pytest_llmbench.stats.runs import events
 
 
 def cache_hit_rate(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Σ min(cached, shared prefix) / Σ shared prefix, over requests that begin with a shared prefix."""
     sharing = [run.select(run.ok & (run.shared_prefix_tokens > 0)) for run in runs]
-    reason = _not_measurable(sharing, "share a prefix")
+    reason, n = _not_measurable(sharing, "share a prefix"), sum(map(len, sharing))
     if reason is not None:
-        return Estimate.undefined(
-            unit="ratio", method=reason, n=sum(map(len, sharing)), reason=Reason.NOT_MEASURABLE
-        )
+        return Estimate.undefined(unit="ratio", method=reason, n=n, reason=Reason.NOT_MEASURABLE)
     hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens).astype(np.float64) for run in sharing]
     asked = [run.shared_prefix_tokens.astype(np.float64) for run in sharing]
     return ratio_of_sums(hits, asked, unit="ratio", seed=seed)
@@ -144,7 +142,7 @@ def preemption_rate(runs: Sequence[Records]) -> Estimate:
     if counted == 0:
         return Estimate.undefined(unit="ratio", method=_SILENT, n=submitted, reason=Reason.NOT_MEASURABLE)
     some = "" if counted == submitted else f", over {counted} of {submitted} requests with a count"
-    return _share([run.preemptions > 0 for run in known], some)
+    return share_estimate(share_of(events([run.preemptions > 0 for run in known])), "no samples", some)
 
 
 def preemption_recovery_rate(runs: Sequence[Records]) -> Estimate:
@@ -164,7 +162,7 @@ def preemption_recovery_rate(runs: Sequence[Records]) -> Estimate:
     preempted = [run.select(run.preemptions > 0) for run in known]
     if not any(map(len, preempted)):
         return Estimate.undefined(unit="ratio", method="no request was preempted")
-    return _share([run.ok for run in preempted])
+    return share_estimate(share_of(events([run.ok for run in preempted])), "no samples")
 
 
 def preemption_loss(runs: Sequence[Records], *, seed: int) -> Estimate:
@@ -179,10 +177,5 @@ def preemption_loss(runs: Sequence[Records], *, seed: int) -> Estimate:
     if not any(map(len, preempted)):
         return Estimate.undefined(unit="tokens", method="no request was preempted")
     tokens = [run.preempted_tokens.astype(np.float64) for run in preempted]
-    events = [run.preemptions.astype(np.float64) for run in preempted]
-    return ratio_of_sums(tokens, events, unit="tokens", seed=seed)
-
-
-def _share(happened: Sequence[npt.NDArray[np.bool_]], some: str = "") -> Estimate:
-    series = [run.astype(np.float64) for run in happened]
-    return share_estimate(share_of(series), "no samples", some)
+    counts = [run.preemptions.astype(np.float64) for run in preempted]
+    return ratio_of_sums(tokens, counts, unit="tokens", seed=seed)

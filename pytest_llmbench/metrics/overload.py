@@ -289,13 +289,13 @@ def with_slots(run: Observation) -> tuple[Records, int | None]:
 def as_overloaded(metrics: Mapping[str, Estimate], found: Overload) -> dict[str, Estimate]:
     """The metrics, those that would grow with a longer run at least what they are in this one (goodput: at
     most)."""
-    return {name: _unbounded(name, metric, found) for name, metric in metrics.items()}
-
-
-def _unbounded(name: str, metric: Estimate, found: Overload) -> Estimate:
-    if family_of(name) not in found.unbounded or metric.point is None or name.endswith((".min", ".max")):
-        return metric
-    grows = metric.unit == "ms"
-    lower = (metric.lower if metric.lower is not None else metric.point) if grows else None
-    upper = None if grows else (metric.upper if metric.upper is not None else metric.point)
-    return replace(metric, lower=lower, upper=upper, n_required=None, kind=EstimateKind.CRUDE, method=_METHOD)
+    made = dict(metrics)
+    for name, metric in metrics.items():
+        if family_of(name) not in found.unbounded or metric.point is None or name.endswith((".min", ".max")):
+            continue
+        grows = metric.unit == "ms"
+        lower = (metric.lower if metric.lower is not None else metric.point) if grows else None
+        upper = None if grows else (metric.upper if metric.upper is not None else metric.point)
+        kind = EstimateKind.CRUDE
+        made[name] = replace(metric, lower=lower, upper=upper, n_required=None, kind=kind, method=_METHOD)
+    return made

@@ -304,22 +304,16 @@ def _cached_by_replies(loads: Sequence[Observation], *, of_turns: bool) -> Cache
 
 
 def _cached_by_page(loads: Sequence[Observation]) -> CachedInput | None:
-    counted = [_counted(run.engine) for run in loads]
-    told = [each for each in counted if each is not None]
-    if not told or len(told) < len(loads):
-        return None
-    return CachedInput(sum(hits for hits, _ in told), sum(queries for _, queries in told), by_replies=False)
+    cached = asked = 0.0
+    for engine in (run.engine for run in loads):
+        hits = None if engine is None else engine.grown("prefix_hits_tokens")
+        queries = None if engine is None else engine.grown("prefix_queries_tokens")
+        if hits is None or queries is None:
+            return None
+        cached, asked = cached + hits, asked + queries
+    return CachedInput(cached, asked, by_replies=False) if loads else None
 
 
 def tells_cached(records: Records) -> bool:
     """Whether some reply has a count of cached tokens."""
     return bool(np.any(records.cached_tokens[records.ok] != MISSING))
-
-
-def _counted(engine: EngineReadings | None) -> tuple[float, float] | None:
-    """The amounts by which the counters of cached and of all prompt tokens grew; None where one is not
-    served."""
-    if engine is None:
-        return None
-    hits, queries = engine.grown("prefix_hits_tokens"), engine.grown("prefix_queries_tokens")
-    return None if hits is None or queries is None else (hits, queries)

@@ -25,7 +25,7 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.chunking import chunk_weights
+from pytest_llmbench.metrics.chunking import chunk_owners, chunk_weights
 from pytest_llmbench.metrics.latency import backlog_among
 from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
 from pytest_llmbench.model.estimate import LEVEL, Estimate, Reason
@@ -249,9 +249,14 @@ def _output_tokens(records: Records) -> _Counts | None:
     if (records.output_tokens[records.ok] == MISSING).any():
         return None
     per_request = np.diff(records.chunk_offsets)
-    if _one_token_each(records, per_request):
+    if (  # every request ended well and each of its chunks is one token: nothing has to be weighted
+        records.ok.all()
+        and (per_request > 0).all()
+        and np.array_equal(per_request, records.output_tokens)
+        and (records.chunk_tokens == 1).all()
+    ):
         return _Counts(records.chunk_ns, None, len(records))
-    owner = np.repeat(np.arange(len(records)), per_request)
+    owner = chunk_owners(records)
     weights = chunk_weights(records)
     totals = np.bincount(owner, weights=weights, minlength=len(records))
     tokens = np.where(records.ok, records.output_tokens, 0).astype(np.float64)
@@ -262,17 +267,6 @@ def _output_tokens(records: Records) -> _Counts | None:
         at_ns=np.concatenate((records.chunk_ns, _completed_ns(records)[lump])),
         amounts=np.concatenate((weights * per_weight[owner], tokens[lump])),
         requests=int(records.ok.sum()),
-    )
-
-
-def _one_token_each(records: Records, chunks: IntColumn) -> bool:
-    """Whether every request ended well and each of its chunks is one token, so that nothing has to be
-    weighted."""
-    return (
-        bool(records.ok.all())
-        and bool((chunks > 0).all())
-        and np.array_equal(chunks, records.output_tokens)
-        and bool((records.chunk_tokens == 1).all())
     )
 
 
@@ -320,7 +314,9 @@ def _rate(
     bottoms = [
         np.full(len(top), window.duration_s / len(top)) for top, window in zip(tops, windows, strict=True)
     ]
-    return _rate_of_slices(tops, bottoms, requests, unit, seed)
+    slices, found = sum(map(len, tops)), ratio_of(tops, bottoms, seed=seed)
+    what = f"count / duration over {slices} time slices"
+    return ratio_estimate(found, slices, requests, what, unit=unit, most=float(requests))
 
 
 def _by_requests(amounts_of: _AmountsOf, windows: Sequence[Window], seed: int) -> Ratio | None:
@@ -380,15 +376,6 @@ def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
     return np.asarray(counted, dtype=np.float64)
 
 
-def _rate_of_slices(
-    tops: list[FloatArray], bottoms: list[FloatArray], requests: int, unit: str, seed: int
-) -> Estimate:
-    slices = sum(map(len, tops))
-    found = ratio_of(tops, bottoms, seed=seed)
-    what = f"count / duration over {slices} time slices"
-    return ratio_estimate(found, slices, requests, what, unit=unit, most=float(requests))
-
-
 WHOLE_RUNS = frozenset({"disabled", "cold", "warm"})
 """Roles of the runs that count from their first request on: the states of a prefix cache, as it is the first
 requests that an empty one misses."""
@@ -424,24 +411,19 @@ def level_window(seen: Observation, role: str = "") -> Window:
     first tenth. A run of :data:`WHOLE_RUNS` has no ramp-up: it is all of its requests."""
     load = seen.plan.load
     if load.of_sessions and load.in_flight is not None:
-        end_ns = _not_replaced_ns(seen, load.in_flight)
+        # Until the first session end that no other followed: as many ends are left as there are slots.
+        number, inverse = np.unique(seen.records.session, return_inverse=True)
+        end_ns = seen.ended_ns
+        if len(number) >= load.in_flight:
+            ended_ns = np.full(len(number), MISSING)
+            np.maximum.at(ended_ns, inverse, seen.records.finished_ns)
+            end_ns = int(np.sort(ended_ns)[len(number) - load.in_flight])
         start_ns = seen.started_ns + round(RAMP_UP_SHARE * max(end_ns - seen.started_ns, 0))
         window = Window(seen.records, start_ns, end_ns)
     else:
         window = window_of(seen)
     # A sample has to come after the start of its window, and the first may leave in the very nanosecond.
     return replace(window, start_ns=seen.started_ns - 1) if role in WHOLE_RUNS else window
-
-
-def _not_replaced_ns(seen: Observation, slots: int) -> int:
-    """The instant of the first session end that no other session followed: as many ends are left as there are
-    slots."""
-    number, inverse = np.unique(seen.records.session, return_inverse=True)
-    if len(number) < slots:
-        return seen.ended_ns
-    ended_ns = np.full(len(number), MISSING)
-    np.maximum.at(ended_ns, inverse, seen.records.finished_ns)
-    return int(np.sort(ended_ns)[len(number) - slots])
 
 
 def submitted_inside(window: Window) -> Records:
