@@ -76,10 +76,8 @@ class Suspects:
 
     def likeliest(self, groups: Iterable[range]) -> tuple[range, float]:
         """The most probable of the groups of commits that cannot be told apart, and its probability."""
-        return max(((group, self._of(group)) for group in groups), key=lambda found: found[1])
-
-    def _of(self, group: range) -> float:
-        return float(self.probability[group.start : group.stop].sum())
+        shares = ((group, float(self.probability[group.start : group.stop].sum())) for group in groups)
+        return max(shares, key=lambda found: found[1])
 
 
 class Bisection:
@@ -277,13 +275,12 @@ class _Search:
         sure = numbers.percentage(share)
         if not self.is_over(found):
             return [f"undecided after {cost}: {self.told(found)}"], NOT_FOUND
-        names = [self._named(self.commits[at]) for at in group]
+        names = [
+            git(self.trees.repository, "log", "-1", "--format=%h %an: %s", self.commits[at]) for at in group
+        ]
         head = "changed by" if len(names) == 1 else "changed by one of these, which cannot be distinguished:"
         lines = [f"{head} {names[0]}", *names[1:]] if len(names) == 1 else [head, *names]
         return [*lines, self._change(group.stop - 1), f"{sure} sure, after {cost}"], FOUND
-
-    def _named(self, commit: str) -> str:
-        return git(self.trees.repository, "log", "-1", "--format=%h %an: %s", commit)
 
     def _change(self, first_bad: int) -> str:
         better = better_of(self.state.metric)

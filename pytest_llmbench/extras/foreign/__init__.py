@@ -13,7 +13,8 @@ _HERE = "pytest_llmbench.extras.foreign"
 EXTRA = Extra(
     comparisons={"results of other tools": f"{_HERE}.comparing:ForeignComparing.read"},
     result_formats={
-        name: f"{_HERE}.{name}:FORMAT" for name in ("vllm", "sglang", "aiperf", "guidellm", "inference_perf")
+        name: f"{_HERE}.result_files:{name.upper()}"
+        for name in ("vllm", "sglang", "aiperf", "guidellm", "inference_perf")
     },
     sentences={"foreign": f"{_HERE}:SENTENCES"},
     test_lists={"recipes": f"{_HERE}.imported:register"},

@@ -12,8 +12,9 @@ as SGLang appends them and as ``cat`` puts them together: each is a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ from pytest_llmbench.input_files import parse_json_values, read_bytes
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.model.judgement import THIS_SESSION, Comparison, ComparisonVerdict
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import every
@@ -62,7 +62,7 @@ class ForeignComparing:
         differ = [
             f"{name}: {', '.join(values)}"
             for name in dict.fromkeys(name for run in runs for name in ("model", *run.setup))
-            if len(values := list(dict.fromkeys(_setup(run, name) for run in runs))) > 1
+            if len(values := list(dict.fromkeys(_told(run, name) for run in runs))) > 1
         ]
         if differ:
             raise SuiteError.from_mistakes(
@@ -87,7 +87,14 @@ class ForeignComparing:
                     remedy="guard a test with one of these loads, or save a baseline with --llm-save",
                 )
             return
-        self._refuse_lacking(found, [limit.metric for limit in limits if limit.everywhere], where)
+        lacking = [limit.metric for limit in limits if limit.everywhere and not _has(found, limit.metric)]
+        if lacking:
+            there = ", ".join(_by_run(found))
+            raise SuiteError(
+                f"{self.results.tool} has no {', '.join(lacking)}; taken over are {there}",
+                where=where,
+                remedy="guard one of these, or save a baseline with --llm-save",
+            )
         gated = any(limit.everywhere or _has(found, limit.metric) for limit in limits)
         refuse_mismatch(self._match(found, request.identity, gated=gated), where)
         if gated:
@@ -115,7 +122,7 @@ class ForeignComparing:
                 *waived(self._match(found, request.identity, gated=gated)),
                 *nothing_decides(limits, rows),
             ),
-            notes=(*result.notes, *self._notes(found, result), *self._defined_otherwise(rows)),
+            notes=(*result.notes, *self._notes(found, result, rows)),
         )
 
     def _match(self, found: Sequence[ForeignRun], identity: Mapping[str, Any], *, gated: bool) -> Match:
@@ -127,16 +134,6 @@ class ForeignComparing:
         required += [DEFINITIONS] if gated or self._answered else []
         own = {**identity, DEFINITIONS: "that of the draft"}
         return matched(known, own, self.waivers, required=required, told=())
-
-    def _refuse_lacking(self, found: Sequence[ForeignRun], metrics: Sequence[str], where: str) -> None:
-        lacking = [metric for metric in metrics if not _has(found, metric)]
-        if lacking:
-            there = ", ".join(_by_run(found))
-            raise SuiteError(
-                f"{self.results.tool} has no {', '.join(lacking)}; taken over are {there}",
-                where=where,
-                remedy="guard one of these, or save a baseline with --llm-save",
-            )
 
     @property
     def _answered(self) -> bool:
@@ -155,7 +152,9 @@ class ForeignComparing:
             said = f"no verdict, since its definition differs: {difference}"
         return replace(row, verdict=ComparisonVerdict.INCONCLUSIVE, reason=said)
 
-    def _notes(self, found: Sequence[ForeignRun], result: TestResult) -> list[Note]:
+    def _notes(
+        self, found: Sequence[ForeignRun], result: TestResult, rows: Sequence[Comparison]
+    ) -> list[Note]:
         file, tool, load = self.path.name, self.results.title, found[0].load.describe()
         untold = _UNTOLD if found[0].model else f"model, {_UNTOLD}"
         out = tuple(f"{name} ({reason})" for name, reason in self.results.left_out.items())
@@ -165,16 +164,12 @@ class ForeignComparing:
             Note.of("file_does_not_tell", untold=untold),
             *_lengths(found, result),
             Note.of("left_out_of_file", metrics=out),
-        ]
-
-    def _defined_otherwise(self, rows: Sequence[Comparison]) -> list[Note]:
-        """Notes on metrics that are defined otherwise, one per family, for reports whose tables have no room
-        for reasons."""
-        families = dict.fromkeys(row.metric.partition(".")[0] for row in rows)
-        return [
-            Note.of("metric_defined_otherwise", metric=name, tool=self.results.tool, difference=difference)
-            for name in families
-            if (difference := self.results.difference(name)) is not None
+            # For reports whose tables have no room for reasons, one per family.
+            *(
+                Note.of("metric_defined_otherwise", metric=name, tool=self.results.tool, difference=different)
+                for name in dict.fromkeys(row.metric.partition(".")[0] for row in rows)
+                if (different := self.results.difference(name)) is not None
+            ),
         ]
 
     def _unlike(self, parameters: TestParameters) -> str:
@@ -186,7 +181,7 @@ class ForeignComparing:
         return f"this test finds its loads itself, and {self.results.tool} was given its own: it has {loads}"
 
 
-def _setup(run: ForeignRun, name: str) -> str:
+def _told(run: ForeignRun, name: str) -> str:
     value = run.model if name == "model" else run.setup.get(name)
     return "not told" if value is None else value
 
@@ -205,23 +200,18 @@ def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[Note]:
     """A note with the mean lengths on both sides; empty if they are unknown. Other lengths mean other
     latencies, not another speed."""
     said = []
+    runs = [run.records for run in result.observations if run.plan.phase is Phase.MEASURE]
     for what, theirs, ours in (
-        ("input", [run.mean_input_tokens for run in found], lambda records: records.input_tokens),
-        ("output", [run.mean_output_tokens for run in found], lambda records: records.output_tokens),
+        ("input", [run.mean_input_tokens for run in found], attrgetter("input_tokens")),
+        ("output", [run.mean_output_tokens for run in found], attrgetter("output_tokens")),
     ):
         known = [value for value in theirs if value is not None]
-        own = _mean_tokens(result, ours)
-        if known and own is not None:
-            said.append(Note.of("lengths_there_and_here", what=what, there=float(np.mean(known)), here=own))
+        kept = [ours(run)[run.ok & (ours(run) >= 0)] for run in runs]
+        own = np.concatenate(kept) if kept else np.empty(0)
+        if known and len(own):
+            there, here = float(np.mean(known)), float(own.mean())
+            said.append(Note.of("lengths_there_and_here", what=what, there=there, here=here))
     return [Note.of("mean_lengths", lengths=tuple(said))] if said else []
-
-
-def _mean_tokens(result: TestResult, column: Callable[[Records], IntColumn]) -> float | None:
-    """Mean tokens of the measured requests that ended well; None where no count is known."""
-    runs = [run.records for run in result.observations if run.plan.phase is Phase.MEASURE]
-    kept = [column(run)[run.ok & (column(run) >= 0)] for run in runs]
-    tokens = np.concatenate(kept) if kept else np.empty(0)
-    return float(tokens.mean()) if len(tokens) else None
 
 
 OWN: Final = "baseline_version"
@@ -240,7 +230,18 @@ def read_foreign(path: Path) -> ForeignResults | None:
     contents = _contents(path)
     if not contents or any(OWN in content for content in contents):
         return None
-    found = [_format_of(content, path) for content in contents]
+    formats: Sequence[ResultFormat] = tuple(every("result_formats").values())
+    found = []
+    for content in contents:
+        format_of = next((each for each in formats if each.recognised(content)), None)
+        if format_of is None:
+            tools, fields = ", ".join(each.tool for each in formats), Fields(content).named()
+            raise StoreError(
+                f"neither a baseline of pytest-llmbench nor a result of {tools}; its fields: {fields}",
+                where=str(path),
+                remedy="name a file that --llm-save or one of these tools wrote",
+            )
+        found.append(format_of)
     if len({each.tool for each in found}) > 1:
         tools = ", ".join(dict.fromkeys(each.tool for each in found))
         raise StoreError(
@@ -254,19 +255,6 @@ def read_foreign(path: Path) -> ForeignResults | None:
     except WrongShapeError as error:
         raise StoreError(f"a result of {made.tool}: {error}", where=str(path), remedy=_REMEDY) from error
     return ForeignResults(made.tool, tuple(runs), made.differences, made.left_out)
-
-
-def _format_of(content: dict[str, Any], path: Path) -> ResultFormat:
-    formats: Sequence[ResultFormat] = tuple(every("result_formats").values())
-    for made in formats:
-        if made.recognised(content):
-            return made
-    raise StoreError(
-        f"neither a baseline of pytest-llmbench nor a result of {', '.join(made.tool for made in formats)}; "
-        f"its fields: {Fields(content).named()}",
-        where=str(path),
-        remedy="name a file that --llm-save or one of these tools wrote",
-    )
 
 
 def _contents(path: Path) -> Sequence[dict[str, Any]]:

@@ -103,11 +103,15 @@ class Fields:
             if isinstance(value, str | int | float)
         }
 
+    def figures(self, keys: Mapping[str, str], factor: float = 1.0) -> dict[str, float]:
+        """Our name of a metric → its value times ``factor``, from the fields that ``keys`` names. A zero is
+        left out: tools write it without any sample, and no ratio rests on a rate of zero."""
+        values = {metric: self.number(key) for metric, key in keys.items()}
+        return {metric: value * factor for metric, value in values.items() if value}
+
     def latencies(self, family: str, keys: Mapping[str, str], factor: float = 1.0) -> dict[str, float]:
-        """``{family}.{statistic}`` → ms, from the fields that ``keys`` names. A zero is what tools write
-        without any sample: it is no latency, and left out."""
-        values = {statistic: self.number(key) for statistic, key in keys.items()}
-        return {f"{family}.{statistic}": value * factor for statistic, value in values.items() if value}
+        """:meth:`figures` of ``{family}.{statistic}``, by the names of statistics."""
+        return self.figures({f"{family}.{statistic}": key for statistic, key in keys.items()}, factor)
 
     def named(self) -> str:
         """The names of the object's fields, for a message."""
@@ -120,12 +124,6 @@ class Fields:
 
     def _wrong(self, name: str, value: object, what: str) -> WrongShapeError:
         return WrongShapeError(f"{self._at(name)} is {shown(value)}: {what}")
-
-
-def rates(values: Mapping[str, float | None]) -> dict[str, float]:
-    """The rates without missing ones and zeros. At a rate of zero nothing was produced, and no ratio rests on
-    it."""
-    return {name: value for name, value in values.items() if value}
 
 
 def completion_rate(completed: int | None, failed: int | None) -> dict[str, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pytest_llmbench.model.numbers import PLAIN, quantity
 from pytest_llmbench.model.plan import ClosedLoop, Load
 
 _RATE_TOLERANCE = 1e-6
@@ -50,10 +51,10 @@ class ForeignLoad:
                 return "all requests at once"
             return ClosedLoop(self.concurrency).describe()
         if self.arrival is None:
-            words = f"open loop, arrivals that the file does not name at {self.rate:g} req/s"
+            words = f"open loop, arrivals that the file does not name at {quantity(self.rate, PLAIN)} req/s"
         else:
-            shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
-            words = f"open loop, {self.arrival} arrivals at {self.rate:g} req/s{shape}"
+            words = f"open loop, {self.arrival} arrivals at {quantity(self.rate, PLAIN)} req/s"
+            words += f", burstiness {quantity(self.burstiness, PLAIN)}" if self.arrival == "gamma" else ""
         return words if self.concurrency is None else f"{words}, at most {self.concurrency} in flight"
 
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import types
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -185,7 +185,13 @@ class ImportedModule(pytest.Module):
 
     def _getobj(self) -> types.ModuleType:
         module: Any = types.ModuleType(self.path.stem)
-        named = dict(_named(self.recipes))
+        named: dict[str, Recipe] = {}  # names are distinct, and functions may have them
+        for recipe in self.recipes:
+            name = base = "test_" + re.sub(r"\W", "_", recipe.name)
+            number = 2
+            while name in named:
+                name, number = f"{base}_{number}", number + 1
+            named[name] = recipe
         if self.launches:
             module.recipe_server, module.llm_sut = recipe_server, llm_sut
         else:
@@ -193,18 +199,6 @@ class ImportedModule(pytest.Module):
         for name, recipe in named.items():
             setattr(module, name, _function(name, recipe, self.path, launches=self.launches))
         return module  # type: ignore[no-any-return]
-
-
-def _named(recipes: Iterable[Recipe]) -> Iterable[tuple[str, Recipe]]:
-    """The recipes with distinct names that functions may have."""
-    taken: set[str] = set()
-    for recipe in recipes:
-        name = base = "test_" + re.sub(r"\W", "_", recipe.name)
-        number = 2
-        while name in taken:
-            name, number = f"{base}_{number}", number + 1
-        taken.add(name)
-        yield name, recipe
 
 
 def _function(name: str, recipe: Recipe, path: Path, *, launches: bool) -> Callable[..., None]:

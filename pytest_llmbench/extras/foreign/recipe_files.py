@@ -23,12 +23,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.extras.foreign import tool_words as words
 from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, each_of, list_at, object_at
-from pytest_llmbench.extras.foreign.recipes import Recipe, Server, Words, recipes_of
+from pytest_llmbench.extras.foreign.recipes import Recipe, Server, recipes_of
 from pytest_llmbench.extras.foreign.tool_words import GUIDELLM
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, parse_yaml, read_bytes
 
@@ -60,8 +60,9 @@ def read_recipes(path: Path, folder: Path) -> tuple[Recipe, ...]:
         if path.suffix == ".py":
             found = tuple(of_python(raw.decode(), folders))
         elif path.suffix in (".json", ".yaml", ".yml"):
-            content = parse_json(raw) if path.suffix == ".json" else parse_yaml(raw)
-            found = tuple(_reader_of(content)(content, folders))
+            found = tuple(
+                _of_document(parse_json(raw) if path.suffix == ".json" else parse_yaml(raw), folders)
+            )
         else:
             found = tuple(of_script(raw.decode(), folders))
     except OSError as error:
@@ -77,14 +78,14 @@ def read_recipes(path: Path, folder: Path) -> tuple[Recipe, ...]:
     return found
 
 
-def _reader_of(content: Any) -> Callable[[Any, Folders], Iterator[Recipe]]:
+def _of_document(content: Any, folders: Folders) -> Iterator[Recipe]:
     if isinstance(content, list):
-        return _vllm
+        return _vllm(content, folders)
     if not isinstance(content, dict):
         raise WrongShapeError(f"it is {shown(content)}: neither a list nor an object")
     for key, reader in _READERS.items():
         if key in content:
-            return reader
+            return reader(content, folders)
     raise WrongShapeError(
         f"an unknown form, none of {', '.join(_READERS)}; its fields: {Fields(content).named()}"
     )
@@ -110,14 +111,11 @@ def _split(content: Mapping[str, Any], name: str, where: str) -> list[str]:
     return shlex.split(found)
 
 
-def _environment(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(value)) for name, value in given.items())
-
-
 def _vllm_server(model: Any, more: Sequence[str], env: Mapping[str, Any]) -> Server | None:
     if not isinstance(model, str):
         return None
-    return Server(("vllm", "serve", model, *more, "--port", "{port}"), _environment(env))
+    variables = tuple((str(name), str(value)) for name, value in env.items())
+    return Server(("vllm", "serve", model, *more, "--port", "{port}"), variables)
 
 
 _OF_LISTS = ("server_environment_variables", "server_parameters", "client_parameters",
@@ -250,18 +248,13 @@ _READERS: Final[Mapping[str, Callable[[Any, Folders], Iterator[Recipe]]]] = {
 """A field that only files of this form have → their reader."""
 
 
-class _Client(NamedTuple):
-    tool: str
-    words: Words
-
-
 _CLIENTS: Final = (
-    (re.compile(r"\bvllm bench serve\b|\bbenchmark_serving(\.py)?\b"), _Client("vllm", words.VLLM)),
-    (re.compile(r"\bbench_serving(\.py)?\b"), _Client("sglang", words.SGLANG)),
-    (re.compile(r"\baiperf profile\b|\bgenai-perf( profile)?\b"), _Client("aiperf", words.AIPERF)),
-    (re.compile(r"\bguidellm benchmark( run)?\b"), _Client("guidellm", words.GUIDELLM)),
+    (re.compile(r"\bvllm bench serve\b|\bbenchmark_serving(\.py)?\b"), "vllm", words.VLLM),
+    (re.compile(r"\bbench_serving(\.py)?\b"), "sglang", words.SGLANG),
+    (re.compile(r"\baiperf profile\b|\bgenai-perf( profile)?\b"), "aiperf", words.AIPERF),
+    (re.compile(r"\bguidellm benchmark( run)?\b"), "guidellm", words.GUIDELLM),
 )
-"""How the command of a benchmark begins; the first that fits."""
+"""How the command of a benchmark begins, of which tool, and its words; the first that fits."""
 _SERVERS: Final = re.compile(
     r"\bvllm serve\b|\bsglang\.launch_server\b|\bsglang serve\b|\btrtllm-serve\b|\bllama-server\b"
 )
@@ -293,11 +286,12 @@ def of_script(text: str, folders: Sequence[Path]) -> Iterator[Recipe]:
         line = _filled(line, variables)
         if _SERVERS.search(line):
             server = _server(shlex.split(line.rstrip().removesuffix("&"), comments=True))
-        client = next(((found, each) for pattern, each in _CLIENTS if (found := pattern.search(line))), None)
+        clients = ((found, tool, table) for begin, tool, table in _CLIENTS if (found := begin.search(line)))
+        client = next(clients, None)
         if client is None:
             continue
         number += 1
-        found, (tool, table) = client
+        found, tool, table = client
         given = options(shlex.split(re.split(r"\||>|&&|;", line[found.end() :])[0], comments=True))
         if table is words.GUIDELLM:
             given = scenario_fields({key.replace("-", "_"): value for key, value in given.items()}, {})
@@ -371,7 +365,12 @@ def of_python(text: str, folders: Sequence[Path]) -> Iterator[Recipe]:
     for test in (
         node for body in (tree.body, *classes) for node in body if isinstance(node, ast.FunctionDef)
     ):
-        calls = [node for node in ast.walk(test) if isinstance(node, ast.Call) and _called(node)]
+        calls = [
+            node
+            for node in ast.walk(test)
+            if isinstance(node, ast.Call)
+            and getattr(node.func, "id", getattr(node.func, "attr", "")) == "run_bench_serving"
+        ]
         for number, call in enumerate(calls, start=1):
             given = {each.arg: _constant(each.value, constants) for each in call.keywords if each.arg}
             name = test.name.removeprefix("test_") + (f"_{number}" if len(calls) > 1 else "")
@@ -391,10 +390,6 @@ def _of_call(name: str, given: Mapping[str, Any], folders: Sequence[Path]) -> It
     rate = told["request-rate"]
     told["request-rate"] = "inf" if isinstance(rate, float) and math.isinf(rate) else rate
     yield from recipes_of(words.SGLANG, name, told, server, folders)
-
-
-def _called(node: ast.Call) -> bool:
-    return getattr(node.func, "id", getattr(node.func, "attr", "")) == "run_bench_serving"
 
 
 def _constant(node: ast.expr, constants: Mapping[str, Any]) -> Any:

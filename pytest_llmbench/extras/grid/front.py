@@ -64,6 +64,10 @@ class Cell:
     """Whether the baseline's cell was on the front of the baseline."""
 
     @property
+    def lengths(self) -> tuple[int, int]:
+        return self.input_tokens, self.output_tokens
+
+    @property
     def change(self) -> str:
         """``worse`` where the whole interval of one of both changes is a loss, ``better`` where that of one
         is a gain and none is a loss, else ``undecided``; empty where nothing was compared."""
@@ -78,30 +82,19 @@ class Cell:
 def cells_of(document: Mapping[str, Any]) -> list[Cell]:
     """The cells of a report, in its order, those on a front marked."""
     found = [_cell(entry) for entry in document["tests"] if entry["test"] == NAME and entry["parameters"]]
-    return [_with_front(cell, found) for cell in found]
 
+    def leads(cell: Cell, point_of: Callable[[Cell], Point | None]) -> bool:
+        point, by = point_of(cell), cell.by_accelerator
+        own = (each for each in found if each.lengths == cell.lengths and each.by_accelerator == by)
+        others = [other for each in own if (other := point_of(each)) not in (None, point)]
+        return point is not None and not any(
+            other is not None and other[0] >= point[0] and other[1] >= point[1] for other in others
+        )
 
-def _with_front(cell: Cell, every: Sequence[Cell]) -> Cell:
-    own = [
-        each
-        for each in every
-        if _lengths(each) == _lengths(cell) and each.by_accelerator == cell.by_accelerator
+    return [
+        replace(cell, on_front=leads(cell, _point), was_on_front=leads(cell, _earlier_point))
+        for cell in found
     ]
-    return replace(cell, on_front=_leads(cell, own, _point), was_on_front=_leads(cell, own, _earlier_point))
-
-
-def _leads(cell: Cell, own: Sequence[Cell], point_of: Callable[[Cell], Point | None]) -> bool:
-    point = point_of(cell)
-    others = [other for each in own if (other := point_of(each)) is not None]
-    return point is not None and not any(_dominates(other, point) for other in others)
-
-
-def _lengths(cell: Cell) -> tuple[int, int]:
-    return cell.input_tokens, cell.output_tokens
-
-
-def _dominates(other: Point, point: Point) -> bool:
-    return other != point and other[0] >= point[0] and other[1] >= point[1]
 
 
 def _point(cell: Cell) -> Point | None:
@@ -175,26 +168,17 @@ def csv_text(document: Mapping[str, Any]) -> str:
 def page(document: Mapping[str, Any]) -> str:
     """One page that opens offline: a picture and a table for each pair of lengths."""
     every = cells_of(document)
-    groups = list(dict.fromkeys(map(_lengths, every)))
+    groups = dict.fromkeys(cell.lengths for cell in every)
     style = Path(__file__).with_name("grid.css").read_text("utf-8")
-    parts = [
-        _group([cell for cell in every if (cell.input_tokens, cell.output_tokens) == group])
-        for group in groups
-    ]
-    told = f"<p>{html.escape(_about(document, every))}</p>"
-    body = f"<body><main><h1>Grid</h1>{told}{''.join(parts)}</main></body>"
-    return f"<!doctype html>\n<html lang=en>{_HEAD}<style>{style}</style></head>{body}</html>\n"
-
-
-def _about(document: Mapping[str, Any], cells: Sequence[Cell]) -> str:
-    """How many cells passed, and what was measured when: ``5 of 6 cells passed · m at http://host/v1 ·
-    2026-01-20 09:30 UTC``."""
-    passed = sum(cell.verdict == "pass" for cell in cells)
-    of = f"{passed} of {len(cells)} cell{'' if len(cells) == 1 else 's'} passed"
+    parts = [_group([cell for cell in every if cell.lengths == group]) for group in groups]
+    passed = sum(cell.verdict == "pass" for cell in every)
+    about = f"{passed} of {len(every)} cell{'' if len(every) == 1 else 's'} passed"
     sut, started = document["sut"], str(document["started"])[:16].replace("T", " ")
     model = sut["facts"].get(SUTFact.MODEL_NAME, {}).get("value") or sut["model"]
-    at = f"{model} at {sut['endpoint']}" if model else str(sut["endpoint"])
-    return f"{of} · {at} · {started} UTC"
+    about += f" · {model} at {sut['endpoint']}" if model else f" · {sut['endpoint']}"
+    told = f"<p>{html.escape(f'{about} · {started} UTC')}</p>"
+    body = f"<body><main><h1>Grid</h1>{told}{''.join(parts)}</main></body>"
+    return f"<!doctype html>\n<html lang=en>{_HEAD}<style>{style}</style></head>{body}</html>\n"
 
 
 _HEAD = (
@@ -212,7 +196,17 @@ def _group(cells: Sequence[Cell]) -> str:
     compared = any(cell.against for cell in cells)
     if compared:
         head += ["Change per user", f"Change per {per}", "Change"]
-    rows = "".join(_row(cell, compared=compared) for cell in cells)
+    rows = ""
+    for cell in cells:
+        ttft = "not measured" if cell.ttft_p50_ms is None else f"{number(cell.ttft_p50_ms)} ms"
+        shown: tuple[str, ...] = (
+            str(cell.concurrency), _figure(cell.per_user), _figure(cell.per_machine), ttft, cell.verdict,
+            "on the front" if cell.on_front else "dominated" if _point(cell) else "not measured",
+        )  # fmt: skip
+        if compared:
+            shown += _change(cell.user_change), _change(cell.machine_change), cell.change or "not compared"
+        kind = "" if cell.on_front else " class=dominated"
+        rows += f"<tr{kind}>{''.join(f'<td>{html.escape(each)}</td>' for each in shown)}</tr>"
     columns = "".join(f"<th>{name}</th>" for name in head)
     table = f"<div class=scroll><table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
     return f"<section><h2>{title}</h2>{_in_words(cells)}{_picture(cells, per)}{table}</section>"
@@ -231,18 +225,6 @@ def _in_words(cells: Sequence[Cell]) -> str:
     said += " The dashed line is its front." if any(cell.was_on_front for cell in cells) else ""
     rest = len(cells) - len(known)
     return f"<p>{said}{f' {rest} were not compared.' if rest else ''}</p>"
-
-
-def _row(cell: Cell, *, compared: bool) -> str:
-    ttft = "not measured" if cell.ttft_p50_ms is None else f"{number(cell.ttft_p50_ms)} ms"
-    shown: tuple[str, ...] = (
-        str(cell.concurrency), _figure(cell.per_user), _figure(cell.per_machine), ttft, cell.verdict,
-        "on the front" if cell.on_front else "dominated" if _point(cell) else "not measured",
-    )  # fmt: skip
-    if compared:
-        shown += _change(cell.user_change), _change(cell.machine_change), cell.change or "not compared"
-    kind = "" if cell.on_front else " class=dominated"
-    return f"<tr{kind}>{''.join(f'<td>{html.escape(each)}</td>' for each in shown)}</tr>"
 
 
 def _figure(found: Range | None) -> str:

@@ -44,6 +44,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.model.numbers import number
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, Usage, as_count, read_error
@@ -133,7 +134,13 @@ def read_results(
     if event.problem:
         chunk.problem = event.problem
         return chunk
-    payload = _json_of(event.data)
+    try:
+        payload = orjson.loads(event.data)
+    except ValueError:  # NaN and Infinity, which JSON has no words for: they are to be named, not unread
+        try:
+            payload = json.loads(event.data)
+        except (ValueError, RecursionError):
+            payload = None
     if payload.__class__ is not dict:
         chunk.problem = f"no JSON object but {shorten(beginning(event.data, 200), 80)}"
         return chunk
@@ -146,18 +153,14 @@ def read_results(
     chunk.results, problem = _inputs_of(results, read_result)
     chunk.problem = problem or read_all(payload, results)
     chunk.choice, chunk.done = 0, True
-    chunk.usage = _usage_of(payload)
+    # Of a reply without output the total is the same as the prompt; the last one is Cohere's.
+    usage, meta = payload.get("usage"), payload.get("meta")
+    tokens = meta.get("tokens") if meta.__class__ is dict else None
+    said = [(usage, "prompt_tokens"), (usage, "total_tokens"), (tokens, "input_tokens")]
+    counts = [as_count(source.get(key)) for source, key in said if source.__class__ is dict]
+    count = next((count for count in counts if count is not None), None)
+    chunk.usage = None if count is None else Usage(input_tokens=count)
     return chunk
-
-
-def _json_of(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except ValueError:  # NaN and Infinity, which JSON has no words for: they are to be named, not unread
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            return None
 
 
 def _inputs_of(results: list[Any], read_result: ReadResult) -> tuple[list[int], str]:
@@ -184,17 +187,6 @@ def finite(value: Any) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond what any model says
         return False
-
-
-def _usage_of(payload: Mapping[str, Any]) -> Usage | None:
-    """Input tokens: ``usage.prompt_tokens``, else ``usage.total_tokens``, which of a reply without output are
-    the same, else Cohere's ``meta.tokens.input_tokens``."""
-    usage, meta = payload.get("usage"), payload.get("meta")
-    tokens = meta.get("tokens") if meta.__class__ is dict else None
-    said = [(usage, "prompt_tokens"), (usage, "total_tokens"), (tokens, "input_tokens")]
-    counts = [as_count(source.get(key)) for source, key in said if source.__class__ is dict]
-    count = next((count for count in counts if count is not None), None)
-    return None if count is None else Usage(input_tokens=count)
 
 
 def _outcome(chunks: Sequence[Chunk], asked: ResultsAsked) -> tuple[Outcome, str]:
@@ -270,6 +262,7 @@ def query_and_documents(request: PlannedRequest) -> tuple[str, list[str]]:
 
 
 _FLOAT32_BYTES = 4
+_NOT_FINITE = "with an embedding that is not finite"
 
 
 class OpenAIEmbeddings(DocumentDialect):
@@ -295,7 +288,13 @@ class OpenAIEmbeddings(DocumentDialect):
 def _wrong_embedding(result: Mapping[str, Any]) -> str:
     vector = result.get("embedding")
     if vector.__class__ is str:
-        return _wrong_packed(vector)
+        try:
+            packed = b64decode(vector, validate=True)
+        except (binascii.Error, ValueError):
+            return "with an embedding that is not base64"
+        if not packed or len(packed) % _FLOAT32_BYTES:
+            return f"with an embedding of {len(packed)} bytes, which is not a vector of float32"
+        return "" if np.isfinite(np.frombuffer(packed, "<f4")).all() else _NOT_FINITE
     if vector.__class__ is not list:
         return "without an embedding"
     if not vector:
@@ -306,17 +305,7 @@ def _wrong_embedding(result: Mapping[str, Any]) -> str:
         whole = all(map(math.isfinite, vector))
     except OverflowError:
         whole = False
-    return "" if whole else "with an embedding that is not finite"
-
-
-def _wrong_packed(text: str) -> str:
-    try:
-        packed = b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return "with an embedding that is not base64"
-    if not packed or len(packed) % _FLOAT32_BYTES:
-        return f"with an embedding of {len(packed)} bytes, which is not a vector of float32"
-    return "" if np.isfinite(np.frombuffer(packed, "<f4")).all() else "with an embedding that is not finite"
+    return "" if whole else _NOT_FINITE
 
 
 class Rerank(DocumentDialect):
@@ -407,7 +396,7 @@ def _wrong_logprobs(result: Mapping[str, Any]) -> str:
     if not all(map(finite, entries[1:])) or not (entries[0] is None or finite(entries[0])):
         return "with a log-probability that is not a finite number"
     most = max(entries[1:], default=0.0)
-    return f"with a log-probability of {most:g}, which is above 0" if most > _ROUNDED else ""
+    return f"with a log-probability of {number(most)}, which is above 0" if most > _ROUNDED else ""
 
 
 def _wrong_with_all(payload: Mapping[str, Any], results: list[Any]) -> str:

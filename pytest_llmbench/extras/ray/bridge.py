@@ -23,7 +23,7 @@ from ipaddress import ip_address
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
@@ -37,6 +37,7 @@ from pytest_llmbench.extras.ray.clocks import (
 )
 from pytest_llmbench.extras.ray.cluster import (
     WHERE,
+    Actor,
     AskClocks,
     Clocks,
     Cluster,
@@ -56,22 +57,6 @@ _FRESH_NS = 2_000_000_000
 """Workers of one machine start, and end, at about the same time: its clock is read once for all."""
 
 
-class ActorHandle(Protocol):
-    """An actor. All but ``kill`` raise ``Lost``."""
-
-    def start(self, method: str, *arguments: object) -> Any:
-        """Begin a call. What it returns is what :meth:`got` takes."""
-
-    def got(self, promised: Any, limit_s: float = ...) -> Any:
-        """The result of a call that :meth:`start` has begun."""
-
-    def call(self, method: str, *arguments: object) -> Any:
-        """Begin a call and return its result."""
-
-    def kill(self) -> None:
-        """Kill the actor at once, and its worker with it."""
-
-
 class MachineClock:
     """The clock of one machine that has workers, against ours, around a plan."""
 
@@ -85,7 +70,7 @@ class MachineClock:
     def line(self) -> ClockLine:
         return ClockLine(self.start, self.end)
 
-    def before(self, actor: ActorHandle) -> ClockOffset:
+    def before(self, actor: Actor) -> ClockOffset:
         """The offset of an actor's clock before a load, while none is running."""
         with self._reading:
             if time.monotonic_ns() - self.end.at_ns > _FRESH_NS:
@@ -93,14 +78,14 @@ class MachineClock:
             self.start = self.end
             return self.start
 
-    def after(self, actor: ActorHandle) -> ClockLine:
+    def after(self, actor: Actor) -> ClockLine:
         """The line of the plan that has ended on this machine."""
         with self._reading:
             if self.end is self.start or time.monotonic_ns() - self.end.at_ns > _FRESH_NS:
                 self.end = self._read(actor)
             return self.line
 
-    def _read(self, actor: ActorHandle) -> ClockOffset:
+    def _read(self, actor: Actor) -> ClockOffset:
         if self._shared:
             return ClockOffset.shared(time.monotonic_ns())
         return measured(lambda: int(actor.call("clock")))
@@ -109,7 +94,7 @@ class MachineClock:
 class ActorRelay:
     """The relay between a worker and the session: ``forward`` in one thread, ``take`` in another."""
 
-    def __init__(self, setup: Setup, line: Line, actor: ActorHandle, clock: MachineClock) -> None:
+    def __init__(self, setup: Setup, line: Line, actor: Actor, clock: MachineClock) -> None:
         self.setup = setup
         self.line = line
         self.actor = actor
@@ -149,7 +134,14 @@ class ActorRelay:
             while rest:
                 rest = rest[self._spool.write(rest) :]
         for message in heard.messages:
-            self.line.send(self._finished(message) if isinstance(message, Done) else message)
+            if isinstance(message, Done):
+                # By our clock. The records came by the offset at the start: what the clocks have drifted
+                # since is still to be put right.
+                line = replace(self.clock.after(self.actor), start=self._start)
+                if not line.same:
+                    shifted = partial(shifted_records, line=line.since_start())
+                    message = replace(shifted_done(message, line), on_our_clock=shifted)
+            self.line.send(message)
 
     def give_up(self, how: str) -> None:
         """Leave the reason that the session will find when the line is closed."""
@@ -158,16 +150,6 @@ class ActorRelay:
     def close(self) -> None:
         self._close()
         self.line.close()
-
-    def _finished(self, done: Done) -> Done:
-        """The end of a plan by our clock. The records came by the offset at the start: what the clocks have
-        drifted since is still to be put right."""
-        line = replace(self.clock.after(self.actor), start=self._start)
-        if line.same:
-            return done
-        return replace(
-            shifted_done(done, line), on_our_clock=partial(shifted_records, line=line.since_start())
-        )
 
     def _wait_for_handed(self) -> None:
         handed, self._handed = self._handed, None
@@ -182,18 +164,9 @@ class ActorRelay:
 _UP_S = 60.0
 
 
-class Source(Protocol):
-    """The source of actors."""
-
-    def hire(self, count: int) -> Sequence[ActorHandle]: ...
-
-
-Hired = tuple[ActorHandle, MachineClock]
-
-
 def hire(
-    cluster: Source, setups: Sequence[Setup], here: Machine, clocks: dict[str, MachineClock]
-) -> list[Hired]:
+    cluster: Cluster, setups: Sequence[Setup], here: Machine, clocks: dict[str, MachineClock]
+) -> list[tuple[Actor, MachineClock]]:
     """An actor with a worker for each setup. ``clocks`` are those known already, and grow.
 
     Raises SuiteError or GeneratorError; then nothing of the new ones is left.
@@ -202,9 +175,18 @@ def hire(
     try:
         hired = []
         for actor, greeting, setup in zip(actors, greetings, setups, strict=True):
-            _refuse_other_version(greeting)
-            _refuse_own_loopback(setup, greeting.machine, here)
-            hired.append((actor, _known_clock(actor, greeting.machine, here, clocks)))
+            machine = greeting.machine
+            if greeting.version != own_version():
+                what = f"{machine.host} has pytest-llmbench {greeting.version}, this process {own_version()}"
+                remedy = "install the same version everywhere; restart the cluster's nodes after upgrades"
+                raise SuiteError(what, where=WHERE, remedy=remedy)
+            _refuse_own_loopback(setup, machine, here)
+            clock = clocks.setdefault(machine.clock, MachineClock(machine, here))
+            offset = clock.before(actor)
+            if mistake := mistake_of(ClockLine(offset, offset), machine.host):
+                remedy = "take nodes that are nearer, or a less busy network between them"
+                raise GeneratorError(mistake, where=WHERE, remedy=remedy)
+            hired.append((actor, clock))
         _answered(
             actors,
             [
@@ -218,7 +200,7 @@ def hire(
     return hired
 
 
-def _up(cluster: Source, count: int) -> tuple[Sequence[ActorHandle], list[Greeting]]:
+def _up(cluster: Cluster, count: int) -> tuple[Sequence[Actor], list[Greeting]]:
     """Actors that have greeted. A node that is just being lost is still given some: then once more."""
     for tries_left in (1, 0):
         actors = cluster.hire(count)
@@ -234,12 +216,12 @@ def _up(cluster: Source, count: int) -> tuple[Sequence[ActorHandle], list[Greeti
     raise AssertionError("unreachable")
 
 
-def _kill(actors: Sequence[ActorHandle]) -> None:
+def _kill(actors: Sequence[Actor]) -> None:
     for actor in actors:
         actor.kill()
 
 
-def _answered(actors: Sequence[ActorHandle], promised: Sequence[Any]) -> list[Any]:
+def _answered(actors: Sequence[Actor], promised: Sequence[Any]) -> list[Any]:
     """What all of them said, within ``_UP_S`` in all."""
     deadline_s = time.monotonic() + _UP_S
     answers = []
@@ -247,29 +229,17 @@ def _answered(actors: Sequence[ActorHandle], promised: Sequence[Any]) -> list[An
         try:
             answers.append(actor.got(promise, max(0.1, deadline_s - time.monotonic())))
         except Lost as error:
-            raise _not_up(str(error), f"{WHERE}, worker {number} of {len(actors)}") from error
+            where = f"{WHERE}, worker {number} of {len(actors)}"
+            if "No module named 'pytest_llmbench" in str(error):
+                raise SuiteError(
+                    "pytest-llmbench is not installed on its node",
+                    where=where,
+                    remedy=f"have the image of the cluster's nodes install the same version: {own_version()}",
+                ) from error
+            raise GeneratorError(
+                f"is not up: {error}", where=where, remedy="`ray status` and the logs of its node tell more"
+            ) from error
     return answers
-
-
-def _not_up(why: str, where: str) -> LLMBenchError:
-    if "No module named 'pytest_llmbench" in why:
-        return SuiteError(
-            "pytest-llmbench is not installed on its node",
-            where=where,
-            remedy=f"have the image of the cluster's nodes install the same version: {own_version()}",
-        )
-    return GeneratorError(
-        f"is not up: {why}", where=where, remedy="`ray status` and the logs of its node tell more"
-    )
-
-
-def _refuse_other_version(greeting: Greeting) -> None:
-    if greeting.version != own_version():
-        raise SuiteError(
-            f"{greeting.machine.host} has pytest-llmbench {greeting.version}, this process {own_version()}",
-            where=WHERE,
-            remedy="install the same version everywhere; restart the cluster's nodes after upgrades",
-        )
 
 
 def _refuse_own_loopback(setup: Setup, machine: Machine, here: Machine) -> None:
@@ -285,19 +255,6 @@ def _refuse_own_loopback(setup: Setup, machine: Machine, here: Machine) -> None:
             remedy="give the endpoint by an address that the cluster's nodes reach; the embedded engine "
             "(sim) can be loaded from this machine alone",
         )
-
-
-def _known_clock(
-    actor: ActorHandle, machine: Machine, here: Machine, clocks: dict[str, MachineClock]
-) -> MachineClock:
-    clock = clocks.setdefault(machine.clock, MachineClock(machine, here))
-    offset = clock.before(actor)
-    mistake = mistake_of(ClockLine(offset, offset), machine.host)
-    if mistake is not None:
-        raise GeneratorError(
-            mistake, where=WHERE, remedy="take nodes that are nearer, or a less busy network between them"
-        )
-    return clock
 
 
 def _portable(setup: Setup, clock: MachineClock) -> tuple[Setup, bytes | None]:
@@ -382,7 +339,13 @@ class Bridge:
                 if post.setup.number == message.number:
                     post.actor.kill()  # which the other thread will hear of
         elif isinstance(message, AskClocks):
-            self._control.send(self._told_clocks())
+            told, mistake = [], None
+            for clock in self._clocks.values():
+                numbers = sorted(post.setup.number + 1 for post in self._posts if post.clock is clock)
+                if numbers:
+                    told.append({"host": clock.machine.host, "workers": numbers, **clock.line.told()})
+                    mistake = mistake or mistake_of(clock.line, clock.machine.host)
+            self._control.send(Clocks(tuple(told), mistake))
         elif isinstance(message, StartWorkers):
             try:
                 self._enlist(message)
@@ -407,16 +370,6 @@ class Bridge:
             post = ActorRelay(setup, line, actor, clock)
             post.heard = actor.start("receive", self._patience_s)
             self._posts = [*self._posts, post]
-
-    def _told_clocks(self) -> Clocks:
-        told = []
-        mistakes = []
-        for clock in self._clocks.values():
-            numbers = sorted(post.setup.number + 1 for post in self._posts if post.clock is clock)
-            if numbers:
-                told.append({"host": clock.machine.host, "workers": numbers, **clock.line.told()})
-                mistakes.append(mistake_of(clock.line, clock.machine.host))
-        return Clocks(tuple(told), next((mistake for mistake in mistakes if mistake is not None), None))
 
     def _forward(self, post: ActorRelay) -> None:
         message = post.line.receive() if post in self._posts else None

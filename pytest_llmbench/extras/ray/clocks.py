@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.columns import RecordLog
 from pytest_llmbench.generator.workers.protocol import Done
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.record import Instant, RequestRecord, of_kind
 from pytest_llmbench.model.records import MISSING, Records
 
@@ -164,13 +165,14 @@ def mistake_of(line: ClockLine, host: str) -> str | None:
     """Why instants of ``host`` cannot stand beside ours, if so."""
     if line.error_ns > WORST_ERROR_NS:
         return (
-            f"the clock of {host} is known to ± {line.error_ns / 1e6:.1f} ms only, by "
+            f"the clock of {host} is known to ± {quantity(line.error_ns / 1e6, 'ms')} only, by "
             f"{line.start.trips + line.end.trips} round trips: 10 ms is the limit for clocks of different "
             "machines (4.7.2)"
         )
     if line.jumped:
         moved_ms = (line.end.offset_ns - line.start.offset_ns) / 1e6
-        return f"the clock of {host} moved by {moved_ms:+.1f} ms against ours under load; was it suspended?"
+        moved = ("+" if moved_ms > 0 else "") + quantity(moved_ms, "ms")
+        return f"the clock of {host} moved by {moved} against ours under load; was it suspended?"
     return None
 
 

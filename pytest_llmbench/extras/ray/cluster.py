@@ -21,6 +21,7 @@ from typing import Any
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Setup
+from pytest_llmbench.model.numbers import PLAIN, quantity
 from pytest_llmbench.wire.error_replies import beginning
 
 WHERE = "--llm-workers ray"
@@ -86,7 +87,14 @@ class Cluster:
         """
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         if spec.address is None:
-            os.environ |= _of_our_own()
+            # Read when Ray is imported, and handed on to all its processes. A token of the session: Ray would
+            # leave one of its own, readable by all, in the user's home. And loopback in place of every
+            # interface: 127.0.0.1 is no address of a node to Ray, unless clusters are switched off.
+            os.environ |= {
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN": secrets.token_urlsafe(32),
+                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            }
             os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
         try:
             ray = importlib.import_module("ray")
@@ -159,26 +167,14 @@ class Cluster:
             total = self._ray.cluster_resources().get("CPU", 0.0)
             if wanted > total or time.monotonic() > deadline_s:
                 raise SuiteError(
-                    f"{count} workers of {self._spec.cpus:g} CPUs each need {wanted:g}; of the cluster's "
-                    f"{total:g} CPUs {free:g} are free",
+                    f"{count} workers of {quantity(self._spec.cpus, PLAIN)} CPUs each need "
+                    f"{quantity(wanted, PLAIN)}; of the cluster's {quantity(total, PLAIN)} CPUs "
+                    f"{quantity(free, PLAIN)} are free",
                     where=WHERE,
                     remedy="ask for fewer (?workers=N) or for less of each (&cpus=0.5), or add nodes before "
                     "the run: nothing is measured while a cluster grows",
                 )
             time.sleep(0.1)
-
-
-def _of_our_own() -> dict[str, str]:
-    """What makes a cluster of one node private; read when Ray is imported, handed on to all its processes.
-
-    A token of the session: Ray would leave one of its own, readable by all, in the user's home. And loopback
-    in place of every interface: 127.0.0.1 is no address of a node to Ray, unless clusters are switched off.
-    """
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_urlsafe(32),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    }
 
 
 def _refuse_unauthenticated(ray: Any) -> None:

@@ -38,6 +38,7 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
 from pytest_llmbench.model.facts import ClockFact, Facts, Origin
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
@@ -275,7 +276,7 @@ class RayWorkerPool:
             answer = bridge.ask(message, limit_s, *ends)
             if answer is None:
                 raise GeneratorError(
-                    f"the Ray cluster does not answer within {limit_s:g} s{bridge.last_lines()}",
+                    f"the Ray cluster does not answer within {quantity(limit_s, 's')}{bridge.last_lines()}",
                     where=f"{WHERE} ({self._spec})",
                     remedy="see `ray status` on its head; from outside of the cluster use ray://HOST:10001",
                 )
@@ -333,16 +334,13 @@ class RayLoadGenerator(DistributedLoadGenerator):
         if not plan.mistakes():
             self._pool = self._pool or self._new_pool()
             self.workers = self._ray_pool.workers
-        return self._witnessed(super()._run(plan, on_record))
-
-    def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
-        """Ports and descriptors are those of the workers' machines: each worker sees to its own."""
-
-    def _witnessed(self, seen: Observation) -> Observation:
+        seen = super()._run(plan, on_record)
         clocks = self._ray_pool.clocks()
         if clocks is None:
             return seen
-        facts = Facts.of(
-            Origin.MEASURED, {ClockFact.WORKERS: list(clocks.told)}, "round trips to the workers"
-        )
-        return replace(seen, facts=seen.facts | facts, interrupted=seen.interrupted or clocks.mistake)
+        told = {ClockFact.WORKERS: list(clocks.told)}
+        facts = seen.facts | Facts.of(Origin.MEASURED, told, "round trips to the workers")
+        return replace(seen, facts=facts, interrupted=seen.interrupted or clocks.mistake)
+
+    def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
+        """Ports and descriptors are those of the workers' machines: each worker sees to its own."""

@@ -40,7 +40,9 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         host = socket.gethostname()
-        boot = _text(Path("/proc/sys/kernel/random/boot_id")) or f"{host} {uuid.getnode()}"
+        boot = f"{host} {uuid.getnode()}"
+        with suppress(OSError):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or boot
         return cls(host, f"{boot} {_link('time')}", f"{boot} {_link('net')}")
 
 
@@ -133,7 +135,9 @@ class WorkerActor:
 
     def _listen(self, member: WorkerProcess) -> None:
         while (message := member.line.receive()) is not None:
-            self._tell(message)
+            with self._news:
+                self._said.append(message)
+                self._news.notify_all()
         ending = member.ending()
         with self._news:
             self._ending = ending
@@ -146,11 +150,6 @@ class WorkerActor:
                 member.kill()
                 return
             time.sleep(1.0)
-
-    def _tell(self, message: object) -> None:
-        with self._news:
-            self._said.append(message)
-            self._news.notify_all()
 
 
 class _SpoolFeed:
@@ -185,13 +184,6 @@ class _SpoolFeed:
             return b""
         self._at += len(new)
         return new
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _link(namespace: str) -> str:

@@ -72,8 +72,15 @@ class GitBranch:
             path = f"{self.directory}/{name}"
             if tip and _git("ls-tree", "--full-tree", "--name-only", tip, "--", path):
                 return False
-            refused = self._publish(self._committed(tip, path, text), tip)
-            if not refused:
+            commit = self._committed(tip, path, text)
+            try:
+                if self.remote is None:
+                    _git("update-ref", "-m", "pytest-llmbench", self._ref, commit, tip or "0" * len(commit))
+                else:
+                    _git("push", "--quiet", "--no-verify", self.remote, f"{commit}:{self._ref}")
+            except StoreError as error:
+                refused = error.what
+            else:
                 return True
         raise StoreError(f"the branch {self.branch} cannot be moved: {refused}")
 
@@ -108,17 +115,6 @@ class GitBranch:
         who = {} if _git("var", "GIT_COMMITTER_IDENT", absent=True) else _NOBODY
         parents = ("-p", tip) if tip else ()
         return _git("commit-tree", tree, *parents, text=f"Baseline {path}\n", env=who).strip()
-
-    def _publish(self, commit: str, tip: str) -> str:
-        """Move the branch from its tip to the commit; returns why it was not moved."""
-        try:
-            if self.remote is None:
-                _git("update-ref", "-m", "pytest-llmbench", self._ref, commit, tip or "0" * len(commit))
-            else:
-                _git("push", "--quiet", "--no-verify", self.remote, f"{commit}:{self._ref}")
-        except StoreError as error:
-            return error.what
-        return ""
 
 
 def store(where: str) -> GitBranch:

@@ -53,7 +53,9 @@ def with_figures(parameters: TestParameters, setting: Setting, result: TestResul
     is told."""
     measured = [run for run in result.observations if run.plan.phase is Phase.MEASURE]
     if all(run.telemetry is None for run in measured):
-        return _without(result)
+        lacking = _not_sampled(result, {})
+        notes = (Note.of("machine_not_sampled", metrics=tuple(lacking)),) if lacking else ()
+        return replace(result, metrics={**result.metrics, **lacking}, notes=(*result.notes, *notes))
     levels = tuple(_with_own(level, result, setting) for level in result.levels)
     result = replace(result, levels=levels)
     windows = list(_windows(parameters, result))
@@ -62,31 +64,24 @@ def with_figures(parameters: TestParameters, setting: Setting, result: TestResul
     stretches = Stretch.all_of(windows)
     if result.test in BY_LEVEL:
         for level in _held(levels):
-            found |= qualified(_machine_only(level.metrics), level.label)
+            own = {name: each for name, each in level.metrics.items() if name in of_the_machine()}
+            found |= qualified(own, level.label)
     elif windows:
         found = machine_metrics(stretches, seed=setting.seed)
         if len(windows) > 1:
             runs = dict(by_run([machine_metrics((each,), seed=setting.seed) for each in stretches]))
         if parameters.is_job:
-            saved = spreads_of(setting, measured)
-            found = job_metrics(found, runs, saved)
-    notes = dict.fromkeys((*result.notes, *_missing(measured, stretches)))
+            found = job_metrics(found, runs, spreads_of(setting, measured))
+    ids = [each.id for each in result.plots]
+    place = next((ids.index(name) + 1 for name in _AFTER if name in ids), len(ids))
     return replace(
         result,
         metrics={**result.metrics, **found, **_not_sampled(result, found)},
         by_run={**result.by_run, **(runs if result.by_run else {})},
         tables=(*result.tables, *_tables(levels, stretches)),
-        plots=_placed(result.plots, _plots(levels, measured)),
-        notes=tuple(notes),
+        plots=(*result.plots[:place], *_plots(levels, measured), *result.plots[place:]),
+        notes=tuple(dict.fromkeys((*result.notes, *_missing(measured, stretches)))),
     )
-
-
-def _without(result: TestResult) -> TestResult:
-    found = _not_sampled(result, {})
-    if not found:
-        return result
-    note = Note.of("machine_not_sampled", metrics=tuple(found))
-    return replace(result, metrics={**result.metrics, **found}, notes=(*result.notes, note))
 
 
 def _not_sampled(result: TestResult, found: Metrics) -> Metrics:
@@ -101,11 +96,6 @@ def _not_sampled(result: TestResult, found: Metrics) -> Metrics:
         for name in asked
         if name not in found
     }
-
-
-def _machine_only(metrics: Any) -> Metrics:
-    names = of_the_machine()
-    return {name: each for name, each in metrics.items() if name in names}
 
 
 def _with_own(level: Level, result: TestResult, setting: Setting) -> Level:
@@ -240,10 +230,3 @@ def _power_lines(run: Observation) -> dict[str, tuple[tuple[float, ...], tuple[f
             seconds = (at_ns[shown] - run.started_ns) / 1e9
             found[series.id] = (tuple(seconds.tolist()), tuple(power_w[shown].tolist()))
     return found
-
-
-def _placed(plots: Sequence[Plot], more: Iterator[Plot]) -> tuple[Plot, ...]:
-    """The plots, with more of them behind the one of the throughput."""
-    ids = [each.id for each in plots]
-    place = next((ids.index(name) + 1 for name in _AFTER if name in ids), len(ids))
-    return (*plots[:place], *more, *plots[place:])

@@ -62,13 +62,20 @@ class Rapl:
 
     def __init__(self, folder: Path = POWERCAP) -> None:
         self._host = socket.gethostname()
-        self._zones = [(path, *_kind_of(path)) for path in sorted(folder.glob("intel-rapl:*"))]
+        self._zones: list[tuple[Path, str, Kind]] = []
+        for path in sorted(folder.glob("intel-rapl:*")):
+            try:
+                name = (path / "name").read_text().strip()
+            except OSError:
+                name = path.name
+            kind: Kind = "memory" if name == "dram" else "node" if name.startswith("psys") else "cpu"
+            self._zones.append((path, name, kind))
         if not self._zones:
             raise SourceError("no_figure", f"{folder} has no counters")
 
     def read(self) -> Sequence[Reading]:
         found, why = [], ""
-        whole = next((_id(path) for path, name, _ in self._zones if name.startswith("psys")), "")
+        whole = next((path.name for path, name, _ in self._zones if name.startswith("psys")), "")
         for path, name, kind in self._zones:
             try:
                 joules = int((path / "energy_uj").read_text()) / 1e6
@@ -78,25 +85,12 @@ class Rapl:
                 continue
             parent = path.name.rpartition(":")[0]
             part = kind == "cpu" and parent != "intel-rapl"
-            within = parent if part else whole if _id(path) != whole else ""
+            within = parent if part else whole if path.name != whole else ""
             values = told(energy_j=joules)
-            found.append(Reading(_id(path), kind, name, values, self._host, within, wraps_j))
+            found.append(Reading(path.name, kind, name, values, self._host, within, wraps_j))
         if not found:
             raise SourceError("not_readable", why)
         return found
-
-
-def _id(path: Path) -> str:
-    return path.name
-
-
-def _kind_of(path: Path) -> tuple[str, Kind]:
-    try:
-        name = (path / "name").read_text().strip()
-    except OSError:
-        name = path.name
-    kind: Kind = "memory" if name == "dram" else "node" if name.startswith("psys") else "cpu"
-    return name, kind
 
 
 _NVML_REASONS = {
@@ -114,26 +108,44 @@ def throttled_of(nvml_bits: float) -> float:
     return float(sum(THROTTLES[name] for bit, name in _NVML_REASONS.items() if int(nvml_bits) & bit))
 
 
-class Nvml:
+class _Library:
+    """GPUs by the library of their maker, which needs its driver."""
+
+    def __init__(self, module: str, begin: str, error: str) -> None:
+        """``begin``, ``error``: its function that is called first, and what it raises."""
+        try:
+            self._library: Any = importlib.import_module(module)
+        except Exception as failure:  # amdsmi raises what it likes where there is no driver
+            raise SourceError("not_installed", str(failure)) from failure
+        self._error: type[Exception] = getattr(self._library, error)
+        self._host = socket.gethostname()
+        self._required(getattr(self._library, begin))
+
+    def _required(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except self._error as error:
+            raise SourceError("no_answer", str(error)) from error
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the library says; None for what a device does not support, and for one that is lost."""
+        try:
+            return function(*arguments)
+        except self._error:
+            return None
+
+
+class Nvml(_Library):
     """GPUs of NVIDIA. Needs ``nvidia-ml-py``, and the driver."""
 
     name = "nvml"
 
     def __init__(self) -> None:
-        self._library = _imported("pynvml")
-        self._host = socket.gethostname()
-        try:
-            self._library.nvmlInit()
-        except self._library.NVMLError as error:
-            raise SourceError("no_answer", str(error)) from error
+        super().__init__("pynvml", "nvmlInit", "NVMLError")
 
     def read(self) -> Sequence[Reading]:
         library, found = self._library, []
-        try:
-            count = library.nvmlDeviceGetCount()
-        except library.NVMLError as error:
-            raise SourceError("no_answer", str(error)) from error
-        for number in range(count):
+        for number in range(self._required(library.nvmlDeviceGetCount)):
             handle = self._asked(library.nvmlDeviceGetHandleByIndex, number)
             identifier = None if handle is None else self._asked(library.nvmlDeviceGetUUID, handle)
             if identifier is not None:  # else it is lost: its series ends
@@ -142,7 +154,7 @@ class Nvml:
 
     def _reading(self, handle: Any, identifier: str) -> Reading:
         library, ask = self._library, self._asked
-        use, memory = ask(library.nvmlDeviceGetUtilizationRates, handle), None
+        use = ask(library.nvmlDeviceGetUtilizationRates, handle)
         memory = ask(library.nvmlDeviceGetMemoryInfo, handle)
         reasons = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
         reasons = reasons or library.nvmlDeviceGetCurrentClocksThrottleReasons
@@ -159,33 +171,17 @@ class Nvml:
         named = ask(library.nvmlDeviceGetName, handle)
         return Reading(identifier, "gpu", "GPU" if named is None else _text(named), values, self._host)
 
-    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the library says; None for what a device does not support, and for one that is lost."""
-        try:
-            return function(*arguments)
-        except self._library.NVMLError:
-            return None
 
-
-class AmdSmi:
+class AmdSmi(_Library):
     """GPUs of AMD, by the library that comes with ROCm."""
 
     name = "amdsmi"
 
     def __init__(self) -> None:
-        self._library = _imported("amdsmi")
-        self._host = socket.gethostname()
-        try:
-            self._library.amdsmi_init()
-        except self._library.AmdSmiException as error:
-            raise SourceError("no_answer", str(error)) from error
+        super().__init__("amdsmi", "amdsmi_init", "AmdSmiException")
 
     def read(self) -> Sequence[Reading]:
-        library = self._library
-        try:
-            handles = library.amdsmi_get_processor_handles()
-        except library.AmdSmiException as error:
-            raise SourceError("no_answer", str(error)) from error
+        handles = self._required(self._library.amdsmi_get_processor_handles)
         return [each for each in map(self._reading, handles) if each is not None]
 
     def _reading(self, handle: Any) -> Reading | None:
@@ -207,19 +203,6 @@ class AmdSmi:
         )
         chip = self._asked(library.amdsmi_get_gpu_asic_info, handle) or {}
         return Reading(str(identifier), "gpu", chip.get("market_name") or "AMD GPU", values, self._host)
-
-    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except self._library.AmdSmiException:
-            return None
-
-
-def _imported(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # amdsmi raises what it likes where there is no driver
-        raise SourceError("not_installed", str(error)) from error
 
 
 def _text(value: Any) -> str:

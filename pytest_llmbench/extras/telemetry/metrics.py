@@ -120,7 +120,16 @@ class Stretch:
 def machine_metrics(stretches: Sequence[Stretch], *, seed: int) -> dict[str, Estimate]:
     """The metrics of some runs together. Those of power are undefined where that of a device is not known."""
     found = _of_energy(stretches, seed) | _of_price(stretches, seed)
-    return found | _utilisation(stretches, seed) | _memory(stretches)
+    shares = [
+        own
+        for each in stretches
+        for series in each.devices
+        if series.kind == "gpu" and len(own := each.inside(series, "utilisation"))
+    ]
+    if shares:
+        ones = list(map(np.ones_like, shares))
+        found[GPU_UTILISATION.name] = _ratio(GPU_UTILISATION, shares, ones, seed)
+    return found | _memory(stretches)
 
 
 def _of_energy(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
@@ -133,10 +142,15 @@ def _of_energy(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
     seconds = [np.full(each.slices, each.window.duration_s / each.slices) for each in stretches]
     found = {MEAN_POWER.name: _ratio(MEAN_POWER, known, seconds, seed, n)}
     if min(float(each.min()) for each in known) <= 0:  # idle devices that take nothing: no slice for itself
-        known, stretches = _whole(known), [replace(each, slices=1) for each in stretches]
+        known = [np.array([each.sum()]) for each in known]
+        stretches = [replace(each, slices=1) for each in stretches]
     if min(float(each.sum()) for each in known) <= 0:
         return found | {row.name: _unknown(row, "no energy was taken") for row in _ENERGY[1:]}
-    requests = [_completed(each) for each in stretches]
+    ended = [(each.window.records, each.edges_ns) for each in stretches]
+    requests = [
+        np.histogram(records.finished_ns[records.ok], edges_ns)[0].astype(np.float64)
+        for records, edges_ns in ended
+    ]
     per_joule = _ratio(ENERGY_PER_REQUEST, requests, known, seed, n)
     found[ENERGY_PER_REQUEST.name] = _inverse(ENERGY_PER_REQUEST, per_joule)
     tokens = _tokens(stretches)
@@ -149,10 +163,6 @@ def _of_energy(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
 
 
 _ENERGY = (MEAN_POWER, ENERGY_PER_OUTPUT_TOKEN, ENERGY_PER_REQUEST, TOKENS_PER_JOULE)
-
-
-def _whole(parts: Sequence[FloatArray]) -> list[FloatArray]:
-    return [np.array([each.sum()]) for each in parts]
 
 
 def _of_price(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
@@ -168,18 +178,6 @@ def _of_price(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
         for each, price in zip(stretches, prices, strict=True)
     ]
     return {TOKENS_PER_DOLLAR.name: _ratio(TOKENS_PER_DOLLAR, tokens, cost, seed)}
-
-
-def _utilisation(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
-    shares = [
-        own
-        for each in stretches
-        for series in each.devices
-        if series.kind == "gpu" and len(own := each.inside(series, "utilisation"))
-    ]
-    if not shares:
-        return {}
-    return {GPU_UTILISATION.name: _ratio(GPU_UTILISATION, shares, list(map(np.ones_like, shares)), seed)}
 
 
 def _memory(stretches: Sequence[Stretch]) -> dict[str, Estimate]:
@@ -210,13 +208,6 @@ def _tokens(stretches: Sequence[Stretch]) -> list[FloatArray] | None:
     found = [output_tokens_per_slice(each.window, each.slices) for each in stretches]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
-
-
-def _completed(stretch: Stretch) -> FloatArray:
-    """The requests that ended well in each slice."""
-    records = stretch.window.records
-    counts, _ = np.histogram(records.finished_ns[records.ok], stretch.edges_ns)
-    return np.asarray(counts, dtype=np.float64)
 
 
 def _ratio(
@@ -298,7 +289,10 @@ def _by_counter(series: DeviceSeries, edges_ns: IntArray) -> Energy:
             return Energy(None, why="fell")
         grown = np.where(grown < 0, grown + series.energy_wraps_at_j, grown)
     joules = np.concatenate(([0.0], np.cumsum(grown)))
-    moved = np.concatenate(([True], (grown > 0) | _draws_nothing(series, at_ns[1:])))
+    moving, power_w = grown > 0, series.values.get("power_w")
+    if power_w is not None:  # it stands still rightly where the device says that it draws no power
+        moving |= power_w[np.searchsorted(series.at_ns, at_ns[1:])] == 0
+    moved = np.concatenate(([True], moving))
     if len(moved) > _FEWEST and not moved[1:].any():
         return Energy(None, why="stood_still")
     often = bool((np.diff(at_ns[moved]) <= MOST_GAP_S * 1e9).all())
@@ -308,23 +302,10 @@ def _by_counter(series: DeviceSeries, edges_ns: IntArray) -> Energy:
     at_ns, joules = at_ns[moved], joules[moved]
     if _void(series, at_ns, edges_ns) is not None:
         return Energy(None, why="stood_still" if often else "rarely")
-    return Energy(np.diff(_straight(at_ns, joules, edges_ns)), "counter")
-
-
-def _draws_nothing(series: DeviceSeries, at_ns: IntArray) -> npt.NDArray[np.bool_]:
-    """Mask of the readings at which the device says that it draws no power."""
-    power_w = series.values.get("power_w")
-    if power_w is None:
-        return np.zeros(len(at_ns), dtype=bool)
-    return np.asarray(power_w[np.searchsorted(series.at_ns, at_ns)] == 0)
-
-
-def _straight(at_ns: IntArray, joules: FloatArray, edges_ns: IntArray) -> FloatArray:
-    """The counter at each edge; beyond the readings, by less than the distance of two, as it ran at the
-    end."""
+    # Beyond the readings, by less than the distance of two, it runs as it ran at the end.
     place = np.clip(np.searchsorted(at_ns, edges_ns, side="right") - 1, 0, len(at_ns) - 2)
     slope = np.diff(joules) / np.diff(at_ns)
-    return np.asarray(joules[place] + slope[place] * (edges_ns - at_ns[place]))
+    return Energy(np.diff(joules[place] + slope[place] * (edges_ns - at_ns[place])), "counter")
 
 
 def _by_power(series: DeviceSeries, edges_ns: IntArray) -> Energy:

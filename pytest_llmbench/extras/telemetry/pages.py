@@ -59,8 +59,7 @@ class MachinePage:
         self.name = without_query(url)
         self._url = url
         self._control = ControlPlane(url, Access(connect_s=ANSWER_S, answer_s=ANSWER_S))
-        self._idle: tuple[float, float, float] | None = None
-        """Instant, idle seconds and all seconds of the processors at the reading before."""
+        self._idle: Idle | None = None
 
     def read(self) -> Sequence[Reading]:
         try:
@@ -73,18 +72,17 @@ class MachinePage:
             raise SourceError("not_readable", f"a page of more than {MOST_BYTES // MIB} MiB")
         host = urlsplit(self._url).hostname or ""
         try:
-            found, idle = readings_of(
-                answer.body.decode(errors="replace"), host, time.monotonic(), self._idle
-            )
+            text = answer.body.decode(errors="replace")
+            found, self._idle = readings_of(text, host, time.monotonic(), self._idle)
         except (ValueError, OverflowError) as error:
             raise SourceError("not_readable", str(error)) from error
-        self._idle = idle
         if not found:
             raise SourceError("no_figure", "none of the series of DCGM exporter, node exporter or Kepler")
         return found
 
 
 Idle = tuple[float, float, float]
+"""Instant, idle seconds and all seconds of the processors."""
 
 
 def readings_of(
@@ -98,7 +96,10 @@ def readings_of(
     samples: dict[str, list[Sample]] = {}
     for sample in samples_of(text, _KEYS):
         samples.setdefault(series_key(sample.name), []).append(sample)
-    idle = _idle_of(samples.get(_CPU, ()), now_s)
+    idle, cpu = None, [(each.labels.get("mode"), each.value) for each in samples.get(_CPU, ())]
+    if cpu:
+        idle_s = sum(value for mode, value in cpu if mode in ("idle", "iowait"))
+        idle = now_s, idle_s, sum(value for _, value in cpu)
     node = list(_node(samples, host, idle, before))
     whole = host if node and "power_w" in node[0].values else ""
     return [*_gpus(samples, host), *_counters(samples, host, whole), *node], idle
@@ -155,10 +156,3 @@ def _node(
         values["power_w"] = watts[0].value
     if values:
         yield Reading(host, "node", "host", values, host)
-
-
-def _idle_of(samples: Sequence[Sample], now_s: float) -> Idle | None:
-    if not samples:
-        return None
-    idle = sum(each.value for each in samples if each.labels.get("mode") in ("idle", "iowait"))
-    return now_s, idle, sum(each.value for each in samples)

@@ -81,9 +81,10 @@ class Sampler:
 
     def during(self, from_ns: int, to_ns: int) -> Telemetry:
         """What was told from the last reading before an instant to the first one after another."""
-        self._wait(to_ns, 2 * self._wanted.interval_s + _ANSWER_S)
+        longest_s = 2 * self._wanted.interval_s + _ANSWER_S
+        self._wait(to_ns, longest_s)
         lines, died = self._lines, self._died()
-        kept_ns = to_ns - _kept_ns(self._wanted)
+        kept_ns = to_ns - round(longest_s * 1e9)  # the next load needs the reading before it
         self._lines = [line for line in lines if line["at_ns"] > kept_ns or line.get("last")]
         inside = _around(lines, from_ns, to_ns)
         devices = tuple(_series(inside))
@@ -111,8 +112,14 @@ class Sampler:
     def _wait(self, after_ns: int, most_s: float) -> None:
         """Read lines until each source has told something after an instant, or ``most_s`` have passed."""
         until = time.monotonic() + most_s
+        assert self._file is not None
         while True:
-            self._take()
+            *whole, self._rest = (self._rest + self._file.read()).split("\n")
+            for line in map(json.loads, whole):
+                if "sources" in line:
+                    self._sources = tuple(line["sources"])
+                else:
+                    self._lines.append(line)
             told = {line["source"] for line in self._lines if line["at_ns"] > after_ns}
             silent = {line["source"] for line in self._lines if line.get("last")}
             if self._sources is not None and set(self._sources) <= told | silent:
@@ -120,15 +127,6 @@ class Sampler:
             if self._died() or time.monotonic() > until:
                 return
             time.sleep(_PAUSE_S)
-
-    def _take(self) -> None:
-        assert self._file is not None
-        *whole, self._rest = (self._rest + self._file.read()).split("\n")
-        for line in map(json.loads, whole):
-            if "sources" in line:
-                self._sources = tuple(line["sources"])
-            else:
-                self._lines.append(line)
 
     def _died(self) -> tuple[Lost, ...]:
         status = None if self._child is None else self._child.poll()
@@ -139,11 +137,6 @@ class Sampler:
 
 
 _ASKED = ("urls", "command", "this_host", "pid", "interval_s")
-
-
-def _kept_ns(wanted: SampledMachine) -> int:
-    """How long before the end of a load readings may be that the next one needs."""
-    return round((2 * wanted.interval_s + _ANSWER_S) * 1e9)
 
 
 def _around(lines: Iterable[Line], from_ns: int, to_ns: int) -> list[Line]:
