@@ -37,7 +37,15 @@ class Builder:
         self._always = always
 
     def __call__(self, *args: Any, **kwargs: Any) -> pytest.MarkDecorator:
-        _refuse_bare(self.__name__, args)
+        # Without parentheses it is called with the test function, which would be lost silently.
+        bare = args[0] if len(args) == 1 else None
+        if isinstance(bare, FunctionType | type):
+            code = getattr(bare, "__code__", None)
+            raise SuiteError(
+                f"@llmbench.{self.__name__} on {bare.__name__} lacks its parentheses",
+                where=bare.__module__ if code is None else f"{code.co_filename}:{code.co_firstlineno}",
+                remedy=f"write @llmbench.{self.__name__}()",
+            )
         mark: pytest.MarkDecorator = getattr(pytest.mark, self.mark)
         return mark(*args, **self._always, **kwargs)
 
@@ -93,21 +101,6 @@ def of_function(mark: str) -> Callable[[Callable[..., None]], Builder]:
         return Builder(declared.__name__, mark, shown)
 
     return of
-
-
-def _refuse_bare(name: str, arguments: tuple[object, ...]) -> None:
-    """Raise for ``@llmbench.ttft`` without parentheses, which is called with the test function: that would be
-    lost silently."""
-    bare = arguments[0] if len(arguments) == 1 else None
-    if not isinstance(bare, FunctionType | type):
-        return
-    code = getattr(bare, "__code__", None)
-    where = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else bare.__module__
-    raise SuiteError(
-        f"@llmbench.{name} on {bare.__name__} lacks its parentheses",
-        where=where,
-        remedy=f"write @llmbench.{name}()",
-    )
 
 
 COMPARE = "llmbench_compare"

@@ -48,31 +48,27 @@ def stubs() -> dict[Path, str]:
     package = Path(__file__).parents[1]
     names = [name for name in dir(llmbench) if not name.startswith("_")]
     told = _docstring(inspect.getdoc(LLMBench) or "", 4)
-    markers = [_marker(name, getattr(llmbench, name)) for name in names]
-    return {
-        package / "marks" / "builders.pyi": (_HEAD + "\n".join([told, *markers]) + "\nllmbench: LLMBench\n"),
-        package / "model" / "named_metrics.pyi": _named_metrics(),
-    }
-
-
-def _named_metrics() -> str:
+    markers = []
+    for name in names:
+        builder: Builder = getattr(llmbench, name)
+        keywords = "".join(f"        {line},\n" for line in builder.declared)
+        head = f"    @staticmethod\n    def {name}(\n{keywords}    ) -> pytest.MarkDecorator:\n"
+        markers.append(head + _docstring(builder.documentation, 8))
     statistics = [_figure(name, "ReadEstimate") for name in dict.fromkeys((*STATISTICS, *SPREAD))]
     metrics = [
         _figure(each.name, "MetricView" if each.is_family else "ReadEstimate", each.title)
         for each in sorted(METRICS.values(), key=lambda each: each.name)
     ]
-    return "".join([_METRICS_HEAD, *statistics, "\nclass NamedMetrics:\n", *metrics])
+    named = "".join([_METRICS_HEAD, *statistics, "\nclass NamedMetrics:\n", *metrics])
+    return {
+        package / "marks" / "builders.pyi": (_HEAD + "\n".join([told, *markers]) + "\nllmbench: LLMBench\n"),
+        package / "model" / "named_metrics.pyi": named,
+    }
 
 
 def _figure(name: str, kind: str, title: str = "") -> str:
     told = f'\n        """{title}."""' if title else " ..."
     return f"    @property\n    def {name}(self) -> {kind}:{told}\n"
-
-
-def _marker(name: str, builder: Builder) -> str:
-    keywords = "".join(f"        {line},\n" for line in builder.declared)
-    head = f"    @staticmethod\n    def {name}(\n{keywords}    ) -> pytest.MarkDecorator:\n"
-    return head + _docstring(builder.documentation, 8)
 
 
 def _docstring(text: str, indent: int) -> str:

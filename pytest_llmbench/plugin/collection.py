@@ -17,6 +17,7 @@ from pytest_llmbench.errors import SuiteError, as_python, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
 from pytest_llmbench.plugin.markers import all_marks, closest, fed, given_twice, let_select, place_of
 from pytest_llmbench.plugin.options import has_endpoint, values
+from pytest_llmbench.plugin.session import MISTAKE, SESSION, failing_in_words
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
@@ -64,14 +65,26 @@ SUT_FILE = pytest.StashKey["SUTFile | None"]()
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check all markers, remember what they ask for, and have each marked test measured."""
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK)) is not None]
-    mistakes = [*_without_measurement(items), *_given_arrivals(config)]
+    mistakes = [
+        f"{place_of(item)}: {name.removeprefix('llmbench_')} measures nothing alone: put it beside a "
+        "marker that does, such as @llmbench.ttft()"
+        for item in items
+        for name in (NO_REGRESSION, COMPARE)
+        if item.get_closest_marker(name) is not None and item.get_closest_marker(MARK) is None
+    ]
+    mistakes += _given_arrivals(config)
     if not marked and not mistakes:
         return
     known = len(mistakes)
     named = _named_workloads(config, mistakes)
     broken = len(mistakes) > known
     if marked:
-        mistakes += _of_the_options(config)
+        given = values(config)
+        if not given["plan"] and (given["endpoint"] or given["sut"]):
+            from pytest_llmbench.harness.beforehand import mistakes_of
+
+            # Before anything runs: also before a fixture ``llm_sut`` starts an engine for minutes.
+            mistakes += mistakes_of(config.stash[SESSION].settings)
         mistakes += _profiles_nothing(config, [item for item, _ in marked])
     for item, _ in marked:
         if broken and _is_lost(item, named):
@@ -80,7 +93,13 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.stash[MARKED] = _read(item, named)
         except SuiteError as error:
             mistakes.append(str(error))
-    mistakes += _of_another_kind(config, [item for item, _ in marked if MARKED in item.stash])
+    # A fixture ``llm_sut`` of the suite may choose another API: its tests are checked when it is open.
+    checked = [item for item, _ in marked if MARKED in item.stash and not _chooses_its_sut(item)]
+    if checked and has_endpoint(config):
+        from pytest_llmbench.harness.beforehand import mismatches
+
+        tests = [(place_of(item), item.stash[MARKED].definition) for item in checked]
+        mistakes += mismatches(config.stash[SESSION].settings, tests)
     if mistakes:
         # The same function parametrised fifty times makes the same mistake once.
         _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
@@ -103,9 +122,12 @@ def request_result(metafunc: pytest.Metafunc) -> None:
     definition = metafunc.definition
     if "llm_result" in metafunc.fixturenames or definition.get_closest_marker(MARK) is None:
         return
+
     # pytest has no public way to add a fixture before parametrization. It prunes what is added here once the
     # parameters are known, so ``prepare`` adds the name again.
-    fixtures = definition.session._fixturemanager.getfixtureinfo(definition, _with_result, None)
+    def stand_in(llm_result: TestResult) -> None: ...
+
+    fixtures = definition.session._fixturemanager.getfixtureinfo(definition, stand_in, None)
     known = metafunc._arg2fixturedefs
     metafunc.fixturenames += [name for name in fixtures.names_closure if name not in metafunc.fixturenames]
     known.update({name: each for name, each in fixtures.name2fixturedefs.items() if name not in known})
@@ -129,15 +151,9 @@ def spread_cells(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(CELL, items, indirect=True)
 
 
-def _with_result(llm_result: TestResult) -> None:
-    """Stand-in for a marked test: it requests the fixture that every marked test gets."""
-
-
 def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> None:
     """End the session with these mistakes. A worker of pytest-xdist cannot, since its controller takes that
     for a crash: it reports a failed collection, the same in every worker and shown once."""
-    from pytest_llmbench.plugin.session import MISTAKE
-
     if not hasattr(config, "workerinput"):
         raise pytest.UsageError(mistakes)
     del items[:]
@@ -146,47 +162,18 @@ def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> N
     config.hook.pytest_collectreport(report=report)
 
 
-def _of_the_options(config: pytest.Config) -> list[str]:
-    """Mistakes in the endpoint, its file or its key. They are found before anything runs: also before a
-    fixture ``llm_sut`` starts an engine for minutes."""
-    from pytest_llmbench.plugin.session import SESSION
-
-    given = values(config)
-    if given["plan"] or not (has_endpoint(config) or given["sut"]):
-        return []
-    from pytest_llmbench.harness.beforehand import mistakes_of
-
-    return mistakes_of(config.stash[SESSION].settings)
-
-
 def _profiles_nothing(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
     """A mistake in the node id that is to be profiled: a session would end without a profile, and say
     nothing."""
     asked = values(config)["profile"]
     if not asked:
         return []
-    from pytest_llmbench.plugin.session import SESSION
-
     settings = config.stash[SESSION].settings
     if any(settings.profiles(item.nodeid, failed=True) for item in items):
         return []
     near = difflib.get_close_matches(asked, [item.nodeid for item in items], n=1, cutoff=0.0)
     meant = f", such as {near[0]}" if near else ""
     return [f"--llm-profile={asked}: no marked test has this node id; give one as pytest -v shows it{meant}"]
-
-
-def _of_another_kind(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    """Messages on tests about tokens whose API generates none, and the reverse. A fixture ``llm_sut`` of the
-    suite may choose another API, so its tests are checked when their system is open."""
-    from pytest_llmbench.plugin.session import SESSION
-
-    by_options = [item for item in items if not _chooses_its_sut(item)]
-    if not has_endpoint(config) or not by_options:
-        return []
-    from pytest_llmbench.harness.beforehand import mismatches
-
-    tests = [(place_of(item), item.stash[MARKED].definition) for item in by_options]
-    return mismatches(config.stash[SESSION].settings, tests)
 
 
 def _chooses_its_sut(item: pytest.Item) -> bool:
@@ -218,22 +205,17 @@ def _systems(items: Sequence[pytest.Item]) -> dict[str, Hashable]:
         place = own.nodeid if above is None else above.nodeid
         called = getattr(item, "callspec", None)
         indices, values = getattr(called, "indices", {}), getattr(called, "params", {})
-        given = tuple(
-            (name, index, _identity(values.get(name)))
-            for name, index in sorted(indices.items())
-            if name in reached
-        )
-        found[item.nodeid] = (id(fixture), place, given)
+        given = []
+        for name, index in sorted(indices.items()):
+            if name in reached:
+                value = values.get(name)
+                try:
+                    hash(value)
+                except TypeError:
+                    value = id(value)  # it cannot be a key
+                given.append((name, index, value))
+        found[item.nodeid] = (id(fixture), place, tuple(given))
     return found
-
-
-def _identity(value: Any) -> Hashable:
-    """The value itself, or its identity where it cannot be a key."""
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return value  # type: ignore[no-any-return]
 
 
 def number(items: list[pytest.Item]) -> None:
@@ -246,27 +228,20 @@ def number(items: list[pytest.Item]) -> None:
 def check_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
     """End the session if the selected tests certainly exceed a budget; call this once the selection is
     known."""
-    marked = [item for item in items if MARKED in item.stash]
-    mistakes = _beyond_budgets(config, marked) if marked else []
-    if mistakes:
-        _refuse(config, items, "\n".join(mistakes))
-
-
-def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    """Messages on the budgets that the tests certainly exceed."""
-    from pytest_llmbench.plugin.session import SESSION
-
-    report = config.stash[SESSION]
+    marked = [(item, item.stash[MARKED]) for item in items if MARKED in item.stash]
     nothing_is_sent = values(config)["plan"] or config.getoption("collectonly", False)
-    if not has_endpoint(config) or nothing_is_sent:
-        return []
+    if not marked or not has_endpoint(config) or nothing_is_sent:
+        return
     from pytest_llmbench.harness.plan import exceeding
 
-    tests = [(item.nodeid, item.stash[MARKED].definition, item.stash[MARKED].parameters) for item in items]
-    try:
-        return exceeding(tests, report.settings, report.variants_offered, _systems(items))
-    except SuiteError:  # in a SUT file: told by the test that uses it
-        return []
+    report = config.stash[SESSION]
+    tests = [(item.nodeid, test.definition, test.parameters) for item, test in marked]
+    systems = _systems([item for item, _ in marked])
+    mistakes: list[str] = []
+    with suppress(SuiteError):  # in a SUT file: told by the test that uses it
+        mistakes = exceeding(tests, report.settings, report.variants_offered, systems)
+    if mistakes:
+        _refuse(config, items, "\n".join(mistakes))
 
 
 def refuse_incomparable(item: pytest.Item) -> None:
@@ -274,8 +249,6 @@ def refuse_incomparable(item: pytest.Item) -> None:
     in which a fixture ``llm_sut`` may start an engine for minutes."""
     marked = item.stash.get(MARKED, None)
     if marked is not None and marked.limits and (has_endpoint(item.config) or _chooses_its_sut(item)):
-        from pytest_llmbench.plugin.session import SESSION, failing_in_words
-
         with failing_in_words():
             item.config.stash[SESSION].bench_session.baselines.require_for(marked.limits)
 
@@ -311,8 +284,6 @@ def _is_lost(item: pytest.Item, named: Mapping[str, Any]) -> bool:
 
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
     """Name → workload, from ``--llm-workloads`` and the hooks; a hook's overrides one of the file."""
-    from pytest_llmbench.plugin.session import SESSION
-
     named: dict[str, Any] = {}
     if values(config)["workloads"]:
         from pytest_llmbench.harness.workloads.files import read_workload_file
@@ -333,7 +304,6 @@ def _place(item: pytest.Item) -> Place | None:
     elsewhere."""
     from pytest_llmbench.harness.sut.declared import accelerator_of
     from pytest_llmbench.methodology.places import Place
-    from pytest_llmbench.plugin.session import SESSION
 
     config = item.config
     settings, file = config.stash[SESSION].settings, _sut_file(config)
@@ -356,7 +326,6 @@ def _sut_file(config: pytest.Config) -> SUTFile | None:
     if not values(config)["sut"]:
         return None
     from pytest_llmbench.harness.sut.declared import sut_file_of
-    from pytest_llmbench.plugin.session import SESSION
 
     if SUT_FILE not in config.stash:
         config.stash[SUT_FILE] = None
@@ -419,12 +388,16 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     given |= _kept_limits(item, given, where)
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
+    # A load has the numbers of its marker: no smoke run, and no more requests or runs than it asks for.
+    options = values(item.config)
+    more = ("runs", "budget", "save", "autosave", "compare", "baseline_endpoint", "calibrate")
+    counted = options["scale"] in (None, "", "standard") and not any(options.get(name) for name in more)
     parameters: TestParameters = build(
         chosen.parameters,
         given,
         where=where,
         test=chosen.name,
-        counted=_counted(item.config),
+        counted=counted,
         place=lambda: _place(item),
     )
     return MarkedTest(chosen, parameters, all_marks(item), _limits(item), _wanted(item), parametrized)
@@ -509,14 +482,6 @@ def _warn_of_limits_of_nobody(config: pytest.Config, items: Sequence[pytest.Item
         config.issue_config_time_warning(pytest.PytestConfigWarning(told + meant), stacklevel=2)
 
 
-def _counted(config: pytest.Config) -> bool:
-    """Whether a load has the numbers of its marker: no smoke run, and no more requests or runs than it asks
-    for."""
-    given = values(config)
-    more = ("runs", "budget", "save", "autosave", "compare", "baseline_endpoint", "calibrate")
-    return given["scale"] in (None, "", "standard") and not any(given.get(name) for name in more)
-
-
 def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:
     """A part of a mixture, with the suite's own workload in place of its name."""
     if isinstance(entry, tuple) and len(entry) == 2:
@@ -564,7 +529,13 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
         given = as_python({**dict(zip(("metric",), mark.args, strict=False)), **mark.kwargs, **parametrized})
         given, wrong = here(given, "max_slowdown".__eq__, lambda: _place(item))
         metric, margin = given.get("metric"), given.get("max_slowdown", 0.0)
-        mistakes += _not_taken(mark.args[1:], given, known) + metric_mistakes(metric)
+        mistakes += [f"takes no positional argument {shown(value)}" for value in mark.args[1:]]
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
+                mistakes.append(f"unknown parameter {name!r}; {hint}")
+        mistakes += metric_mistakes(metric)
         mistakes += wrong or [f"max_slowdown {what}" for what in margin_mistakes(margin)]
         if not mistakes:
             found.append(RegressionLimit(str(metric), float(margin), "no_regression"))
@@ -574,31 +545,9 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
     return tuple(found)
 
 
-def _not_taken(positional: Sequence[object], given: Mapping[str, object], known: Sequence[str]) -> list[str]:
-    """A mistake for each argument that a marker beside the measuring one does not take."""
-    wrong = [f"takes no positional argument {shown(value)}" for value in positional]
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
-            wrong.append(f"unknown parameter {name!r}; {hint}")
-    return wrong
-
-
-def _without_measurement(items: Sequence[pytest.Item]) -> list[str]:
-    return [
-        f"{place_of(item)}: {name.removeprefix('llmbench_')} measures nothing alone: put it beside a "
-        "marker that does, such as @llmbench.ttft()"
-        for item in items
-        for name in (NO_REGRESSION, COMPARE)
-        if item.get_closest_marker(name) is not None and item.get_closest_marker(MARK) is None
-    ]
-
-
 def print_plan(session: pytest.Session) -> None:
     """Print what every selected test would send (``--llm-plan``)."""
     from pytest_llmbench.harness.plan import plan_lines
-    from pytest_llmbench.plugin.session import SESSION
 
     marked = [(item.nodeid, item.stash[MARKED]) for item in session.items if MARKED in item.stash]
     reporter = session.config.pluginmanager.getplugin("terminalreporter")

@@ -73,12 +73,8 @@ class ExitStatus(IntEnum):
     UNDECIDED = 11
     VOID = 12
 
-    @property
-    def meaning(self) -> str:
-        return _MEANINGS[self]
 
-
-_MEANINGS = {
+MEANINGS = {
     ExitStatus.LIMIT_BROKEN: "a limit is broken",
     ExitStatus.UNDECIDED: "no limit is broken, some are undecided",
     ExitStatus.VOID: "no limit is broken or undecided, some tests are not judged",
@@ -86,25 +82,16 @@ _MEANINGS = {
 
 
 def note_verdict(error: BaseException, report: pytest.TestReport) -> None:
-    """Note on the report of a failed test which verdict made it fail, if one did."""
-    found = _verdict(error)
-    if found is not None:
-        setattr(report, VERDICT, int(found))
-
-
-def _verdict(error: BaseException) -> ExitStatus | None:
-    """The exit status for an error of this plugin; None for any other error, and for an author's mistake,
-    which a further run does not mend."""
-    if isinstance(error, GateInconclusive):
-        return ExitStatus.UNDECIDED
-    if isinstance(error, GateFailure):
-        return ExitStatus.LIMIT_BROKEN
-    if isinstance(error, NotMeasured):
-        return None if error.is_mistake else ExitStatus.VOID
-    if isinstance(error, InvalidRun):
-        return ExitStatus.VOID
+    """Note on the report of a failed test which verdict made it fail, if one did. An author's mistake is
+    none: a further run does not mend it."""
     by_hand = isinstance(error, LLMBenchError) and not isinstance(error, SuiteError)
-    return ExitStatus.VOID if by_hand else None
+    if isinstance(error, GateFailure):
+        undecided = isinstance(error, GateInconclusive)
+        setattr(report, VERDICT, int(ExitStatus.UNDECIDED if undecided else ExitStatus.LIMIT_BROKEN))
+    elif (
+        by_hand or isinstance(error, InvalidRun) or (isinstance(error, NotMeasured) and not error.is_mistake)
+    ):
+        setattr(report, VERDICT, int(ExitStatus.VOID))
 
 
 class FailedVerdicts:

@@ -236,16 +236,3 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
     with contextlib.suppress(StoreError):
         store(result.plain())
     return result
-
-
-__all__ = [
-    "llm_bench",
-    "llm_cell",
-    "llm_client",
-    "llm_result",
-    "llm_selftest",
-    "llm_sim",
-    "llm_sut",
-    "llm_warmup",
-    "llm_workload",
-]

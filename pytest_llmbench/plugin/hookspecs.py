@@ -140,14 +140,3 @@ def pytest_llmbench_events(config: pytest.Config, events: Sequence[Mapping[str, 
             ended = [each["outcome"] for each in events if each["event"] == "request_completed"]
             print(sum(outcome != "ok" for outcome in ended), "requests failed")
     """
-
-
-__all__ = [
-    "pytest_llmbench_arrivals",
-    "pytest_llmbench_disclosure",
-    "pytest_llmbench_events",
-    "pytest_llmbench_result",
-    "pytest_llmbench_stores",
-    "pytest_llmbench_variants",
-    "pytest_llmbench_workloads",
-]

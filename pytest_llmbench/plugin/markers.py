@@ -22,22 +22,23 @@ def register(config: pytest.Config) -> None:
     """
     if config.option.markers:
         names = [name for name in dir(llmbench) if not name.startswith("_")]
-        entries = [_entry(name, getattr(llmbench, name)) for name in names]
+        entries = []
+        for name in names:
+            build: Builder = getattr(llmbench, name)
+            keywords = [
+                each.name if each.default is each.empty else f"{each.name}={each.default!r}"
+                for each in inspect.signature(build).parameters.values()
+            ]
+            # pytest ends the mark at the first colon, and writes a space behind it: no default may stand
+            # before it.
+            mark = f"{build.mark}(test={name!r})" if build.mark == MARK else build.mark
+            what = build.documentation.split("\n")[0].rstrip(".:")
+            written = f"@llmbench.{name}({', '.join(keywords)})"
+            entries.append(f"{mark}: {what}. Write {written}; select with -m {name}.")
     else:
         entries = [f"{mark}(...): see --markers" for mark in (MARK, COMPARE, NO_REGRESSION)]
     for entry in entries:
         config.addinivalue_line("markers", entry)
-
-
-def _entry(name: str, build: Builder) -> str:
-    keywords = [
-        each.name if each.default is each.empty else f"{each.name}={each.default!r}"
-        for each in inspect.signature(build).parameters.values()
-    ]
-    # pytest ends the mark at the first colon, and writes a space behind it: no default may stand before it.
-    mark = f"{build.mark}(test={name!r})" if build.mark == MARK else build.mark
-    what = build.documentation.split("\n")[0].rstrip(".:")
-    return f"{mark}: {what}. Write @llmbench.{name}({', '.join(keywords)}); select with -m {name}."
 
 
 def all_marks(item: pytest.Item) -> tuple[pytest.Mark, ...]:

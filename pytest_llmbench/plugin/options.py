@@ -34,11 +34,8 @@ class Option:
 
     @property
     def ini(self) -> str:
+        """Its name in the ini file, and of its attribute among pytest's options."""
         return "llm_" + self.name.replace("-", "_")
-
-    @property
-    def dest(self) -> str:
-        return self.ini
 
 
 OPTIONS = (
@@ -281,7 +278,7 @@ def declare(parser: pytest.Parser) -> None:
     group = parser.getgroup("llmbench", "LLM serving benchmarks")
     for option in (*OPTIONS, *_olds()):
         told = argparse.SUPPRESS if option.name in NOW else option.help.replace("%", "%%")
-        arguments: dict[str, Any] = {"dest": option.dest, "help": told}
+        arguments: dict[str, Any] = {"dest": option.ini, "help": told}
         if option.flag:
             arguments |= {"action": "store_true", "default": None}
         else:
@@ -319,7 +316,7 @@ def values(config: pytest.Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     twice, empty = [], []
     for option in OPTIONS:
-        given = config.getoption(option.dest)
+        given = config.getoption(option.ini)
         if option.parts:
             if "" in (given or ()):
                 empty.append(f"--llm-{option.name} is empty: give a value, or leave it out")
@@ -350,12 +347,12 @@ def values(config: pytest.Config) -> dict[str, Any]:
 
 def _parts(config: pytest.Config, option: Option) -> tuple[str, ...] | None:
     """The parts of an option in the ini file, then those of the command line; those by old names too."""
-    in_file, given = [_in_file(config, option)], list(config.getoption(option.dest) or ())
+    in_file, given = [_in_file(config, option)], list(config.getoption(option.ini) or ())
     for old in _olds():
         name, _, form = NOW[old.name].partition("=")
         if name != option.name:
             continue
-        kept, asked = _in_file(config, old), config.getoption(old.dest)
+        kept, asked = _in_file(config, old), config.getoption(old.ini)
         if old.flag:
             in_file += [form] * bool(kept)
             given += [form] * bool(asked)

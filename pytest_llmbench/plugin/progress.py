@@ -195,7 +195,7 @@ def progress_text(plan: LoadPlan | None, progress: Any) -> str:
 
     The rate is that of replies, failed ones included, since the load began.
     """
-    from pytest_llmbench.model.numbers import rough_duration
+    from pytest_llmbench.model.numbers import quantity, rough_duration
 
     label = f"{plan.title}: " if plan is not None else ""
     if isinstance(progress, str):
@@ -205,23 +205,15 @@ def progress_text(plan: LoadPlan | None, progress: Any) -> str:
         f"{label}{done} of {progress.planned} done, {progress.failed} failed, {progress.in_flight} in flight"
     )
     if elapsed_s > 0:
-        told += f", {done / elapsed_s:.1f} req/s, {rough_duration(elapsed_s)}"
-    left_s = _left_s(plan, progress)
-    if left_s is None:
+        told += f", {quantity(done / elapsed_s, 'req/s')}, {rough_duration(elapsed_s)}"
+    # A timed load does not end before its time. How many are to come in one that is closed nobody knows.
+    timed_s = 0.0 if plan is None or plan.duration_s is None else plan.duration_s - elapsed_s
+    by_count_s = 0.0
+    if done and elapsed_s > 0 and progress.submitted != progress.planned:
+        by_count_s = (progress.planned - done) * elapsed_s / done
+    left_s = max(by_count_s, timed_s)
+    if left_s <= 0:
         return told
     # A load that ends when its limits are decided may end at every look.
     how = "about" if plan is None or plan.looks is None else "at most"
     return f"{told}, {how} {rough_duration(left_s)} left"
-
-
-def _left_s(plan: LoadPlan | None, progress: Any) -> float | None:
-    """Seconds until the load ends at its rate so far, for a timed load not before its time; None where it is
-    not known."""
-    done, elapsed_s = progress.ok + progress.failed, progress.elapsed_s
-    if not done or elapsed_s <= 0 or progress.submitted == progress.planned:
-        by_count = None  # at its end, or in a timed closed loop: how many are to come nobody knows
-    else:
-        by_count = (progress.planned - done) * elapsed_s / done
-    timed_s = None if plan is None or plan.duration_s is None else plan.duration_s - elapsed_s
-    known = [left for left in (by_count, timed_s) if left is not None and left > 0]
-    return max(known, default=None)

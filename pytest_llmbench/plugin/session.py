@@ -16,7 +16,7 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.failures import FailedVerdicts, Interruption, NotMeasured
+from pytest_llmbench.plugin.failures import MEANINGS, FailedVerdicts, Interruption, NotMeasured
 from pytest_llmbench.plugin.interplay import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressReporter, announce, display_for, own_output
 from pytest_llmbench.redaction import outward, terminal_text, without_credentials
@@ -154,7 +154,7 @@ class SessionReport:
                 self.settings,
                 worker=self.worker,
                 sessions=getattr(self.config, "workerinput", {}).get("workercount", 1),
-                disclosure=self._disclosed,
+                disclosure=partial(self._offered, self.config.hook.pytest_llmbench_disclosure),
                 variants=self.variants_offered,
                 early=self._early,
                 observers=[partial(hook, config=self.config)] if hook.get_hookimpls() else [],
@@ -205,18 +205,15 @@ class SessionReport:
             self._interruption.install()
             self._early = EarlyWorkers(self.settings)
 
-    def _disclosed(self, endpoint: str) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
-        for offered in self.config.hook.pytest_llmbench_disclosure(config=self.config, endpoint=endpoint):
-            facts.update(offered or {})
-        return facts
+    def _offered(self, hook: Callable[..., Any], endpoint: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for offered in hook(config=self.config, endpoint=endpoint):
+            found.update(offered or {})
+        return found
 
     def variants_offered(self, endpoint: str) -> dict[str, Any]:
         """The SUT variants of all hooks, by name."""
-        variants: dict[str, Any] = {}
-        for offered in self.config.hook.pytest_llmbench_variants(config=self.config, endpoint=endpoint):
-            variants.update(offered or {})
-        return variants
+        return self._offered(self.config.hook.pytest_llmbench_variants, endpoint)
 
     def _check_settings(self) -> None:
         """Report mistakes in the options before the run, not after it."""
@@ -367,17 +364,14 @@ class SessionReport:
         try:
             yield
         finally:
-            self._keep(report)
-
-    def _keep(self, report: pytest.TestReport) -> None:
-        self._any_run = True
-        self._failed.note(report)
-        entry = getattr(report, "llmbench", None)
-        if entry is not None:
-            if report.failed and entry["outcome"] == "passed":
-                # By its subtests, which pytest counts once it shows the test.
-                entry |= {"outcome": "failed", "error": str(report.longrepr)}
-            self.record.keep(entry)
+            self._any_run = True
+            self._failed.note(report)
+            entry = getattr(report, "llmbench", None)
+            if entry is not None:
+                if report.failed and entry["outcome"] == "passed":
+                    # By its subtests, which pytest counts once it shows the test.
+                    entry |= {"outcome": "failed", "error": str(report.longrepr)}
+                self.record.keep(entry)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -389,7 +383,13 @@ class SessionReport:
             session.exitstatus = session.exitstatus if self._status is None else self._status
         self._finished = session
         clean_warnings(self.config)
-        self._reaudit()
+        if self._bench_session is not None:
+            # The compliance of tests whose clauses a later test meets. The controller had the entries before.
+            changed = self._bench_session.reaudit()
+            if self.is_worker:
+                self.config.workeroutput[_REAUDITED] = changed  # type: ignore[attr-defined]  # pytest-xdist's
+            elif changed:
+                self.record.reaudit(changed)
         self.close()
         if self.is_worker or self._record is None:
             return
@@ -402,7 +402,11 @@ class SessionReport:
         if self.settings.saves:
             self._save(exitstatus)
         if self._receiver is not None:
-            self._send(self._receiver)
+            try:
+                points = self._receiver(self.entries)
+                self._said.append(f"{points} points sent to {self.settings.send}")
+            except (LLMBenchError, OSError) as error:
+                self._said.append(f"llmbench: WARNING: {' '.join(str(error).split())}")
         self._fail_if_lost()
 
     def _fail_if_lost(self) -> None:
@@ -425,25 +429,6 @@ class SessionReport:
                 self._said.append(self._mirror.send(path))
         except (LLMBenchError, OSError) as error:
             self._lost.append(f"baseline {name!r} not saved: {' '.join(str(error).split())}")
-
-    def _send(self, receiver: Receiver) -> None:
-        given = str(self.settings.send)
-        try:
-            count = receiver(self.entries)
-            self._said.append(f"{count} points sent to {given}")
-        except (LLMBenchError, OSError) as error:
-            self._said.append(f"llmbench: WARNING: {' '.join(str(error).split())}")
-
-    def _reaudit(self) -> None:
-        """Update the compliance of tests whose clauses a later test meets. A worker sends the changes to the
-        controller, which had the entries before."""
-        if self._bench_session is None:
-            return
-        changed = self._bench_session.reaudit()
-        if self.is_worker:
-            self.config.workeroutput[_REAUDITED] = changed  # type: ignore[attr-defined]  # pytest-xdist's
-        elif changed:
-            self.record.reaudit(changed)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -493,7 +478,7 @@ class SessionReport:
         elif self._record is not None:
             self._tell_incomplete(terminalreporter)
         if self._status is not None:
-            terminalreporter.write_line(f"llmbench: exit status {self._status:d}: {self._status.meaning}")
+            terminalreporter.write_line(f"llmbench: exit status {self._status:d}: {MEANINGS[self._status]}")
 
     def _show_results(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("LLM serving benchmarks", sep="=")

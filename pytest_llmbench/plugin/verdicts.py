@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.plugin.collection import MARKED, PLACE
 from pytest_llmbench.plugin.failures import (
     ComplianceFailure,
     GateFailure,
@@ -86,8 +87,6 @@ def refuse_if_invalid(measured: MeasuredTest) -> None:
 
 def raise_unless_measured(item: pytest.Item) -> None:
     """Raise if a test has markers by which nothing was measured; called in the call phase of every test."""
-    from pytest_llmbench.plugin.collection import MARKED
-
     attempt = attempt_at(item)
     if attempt.error is not None:
         raise attempt.error  # of its set-up: pytest-retry calls the test all the same
@@ -139,7 +138,14 @@ class Attempts:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        _begin(item)
+        before, earlier = item.stash.get(_ATTEMPT, None), []
+        if before is not None and MARKED in item.stash:
+            listed = before.listed or _listed(_entry(item, _own_outcome(before)), before)
+            earlier = [*before.earlier, listed]
+            kept = [each for each in item.user_properties if each not in before.properties]
+            item.user_properties[:] = kept
+            item.config.stash[SESSION].forget(item.nodeid)
+        item.stash[_ATTEMPT] = Attempt(earlier)
         try:
             with _noting(item):
                 return (yield)
@@ -177,17 +183,6 @@ class Attempts:
         return report
 
 
-def _begin(item: pytest.Item) -> None:
-    before = item.stash.get(_ATTEMPT, None)
-    earlier = []
-    if before is not None and _is_marked(item):
-        listed = before.listed or _listed(_entry(item, _own_outcome(before)), before)
-        earlier = [*before.earlier, listed]
-        item.user_properties[:] = [each for each in item.user_properties if each not in before.properties]
-        item.config.stash[SESSION].forget(item.nodeid)
-    item.stash[_ATTEMPT] = Attempt(earlier)
-
-
 def _profile(item: pytest.Item) -> None:
     """Have the system profiled if the options ask for it after a test that ended so."""
     attempt, report = attempt_at(item), item.config.stash[SESSION]
@@ -196,8 +191,6 @@ def _profile(item: pytest.Item) -> None:
         return
     if not report.settings.profiles(item.nodeid, failed=failed):
         return
-    from pytest_llmbench.plugin.collection import PLACE
-
     try:
         with report.progress(item.nodeid, item.stash[PLACE]):
             attempt.measured = attempt.profile(attempt.measured)
@@ -225,24 +218,16 @@ def _attach(item: pytest.Item, report: pytest.TestReport) -> None:
     attempt = attempt_at(item)
     if report.when == "setup" and report.passed:
         return  # the call report follows
-    if _is_marked(item) and (report.when == "call" or report.failed or attempt.earlier):
-        entry = _entry(item, _outcome(report))  # plain JSON types only: xdist serialises it
+    if MARKED in item.stash and (report.when == "call" or report.failed or attempt.earlier):
+        failed = report.when == "setup" and report.outcome == "failed"
+        outcome: TestOutcome = "error" if failed else report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = "xpassed" if report.outcome == "passed" else "xfailed"
+        entry = _entry(item, outcome)  # plain JSON types only: xdist serialises it
         report.llmbench = entry  # type: ignore[attr-defined]
         report.user_properties = [*item.user_properties]
         attempt.listed = _listed(entry, attempt)
     attempt.measured = attempt.error = None
-
-
-def _is_marked(item: pytest.Item) -> bool:
-    from pytest_llmbench.plugin.collection import MARKED
-
-    return MARKED in item.stash
-
-
-def _outcome(report: pytest.TestReport) -> TestOutcome:
-    if hasattr(report, "wasxfail"):
-        return "xpassed" if report.outcome == "passed" else "xfailed"
-    return "error" if report.when == "setup" and report.outcome == "failed" else report.outcome
 
 
 def _own_outcome(attempt: Attempt) -> TestOutcome:
@@ -254,10 +239,14 @@ def _own_outcome(attempt: Attempt) -> TestOutcome:
 
 def _entry(item: pytest.Item, outcome: TestOutcome) -> dict[str, Any]:
     """The entry of ``report.json`` for the present attempt."""
-    from pytest_llmbench.plugin.collection import MARKED
-
     attempt = attempt_at(item)
-    error = None if attempt.error is None else _told(attempt.error)
+    # The message first, without the traceback, which pytest shows.
+    raised = attempt.error
+    error = None if raised is None else f"{type(raised).__name__}: {raised}".removesuffix(": ")
+    if isinstance(raised, pytest.FixtureLookupError):
+        error = raised.msg or f"fixture {raised.argname!r} not found"
+    elif isinstance(raised, pytest.fail.Exception | pytest.skip.Exception):
+        error = str(raised)
     if attempt.measured is not None:
         entry = attempt.measured.entry(outcome, None if isinstance(attempt.error, Judged) else error)
     else:
@@ -270,16 +259,11 @@ def _entry(item: pytest.Item, outcome: TestOutcome) -> dict[str, Any]:
 def of_attempt(item: pytest.Item) -> dict[str, Any]:
     """The keys of an entry that say where its test is, and which attempt at it this was."""
     earlier = attempt_at(item).earlier
-    return {"line": _line_of(item), "attempts": len(earlier) + 1, "earlier_attempts": earlier}
-
-
-def _told(error: BaseException) -> str:
-    """An exception in words, the message first: without the traceback, which pytest shows."""
-    if isinstance(error, pytest.FixtureLookupError):
-        return error.msg or f"fixture {error.argname!r} not found"
-    if isinstance(error, pytest.fail.Exception | pytest.skip.Exception):
-        return str(error)
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    # A test may not be in the file of its node id, as the method of a base class.
+    path, begin, _ = item.location
+    same = item.nodeid.partition("::")[0] == path.replace(os.sep, "/")
+    line = begin + 1 if same and begin is not None else None
+    return {"line": line, "attempts": len(earlier) + 1, "earlier_attempts": earlier}
 
 
 def _listed(entry: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
@@ -292,11 +276,3 @@ def _listed(entry: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
         "reason": reason.removeprefix(status).lstrip(": ") or None,
         **{name: entry[name] for name in ("records_file", "duration_s", "spent")},
     }
-
-
-def _line_of(item: pytest.Item) -> int | None:
-    """The line, from 1, at which the test begins. None if it is not in the file of its node id, as the method
-    of a base class may be."""
-    path, line, _ = item.location
-    same = item.nodeid.partition("::")[0] == path.replace(os.sep, "/")
-    return line + 1 if same and line is not None else None

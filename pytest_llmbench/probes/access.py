@@ -6,7 +6,7 @@ API key and secret headers come from the environment or a file, never from the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,9 @@ def read_credentials(
     elif authorised:
         named = {name.lower(): variable for name, variable in (header_env or {}).items()}
         key, source = "", f"header Authorization from {named['authorization']}"
-    secrets = frozenset(_secrets([key, *headers.values()]))
+    # Of ``Bearer KEY`` also the key alone, which a server may repeat.
+    held = [value for value in (key, *headers.values()) if value]
+    secrets = frozenset({*held, *(value.rpartition(" ")[2] for value in held)})
     return Credentials(headers, secrets, source if headers else "")
 
 
@@ -115,14 +117,6 @@ def _value_mistakes(value: str, what: str) -> list[str]:
     if not (value.isascii() and value.isprintable()):
         return [f"{what} holds more than one line, or characters that a header cannot carry"]
     return []
-
-
-def _secrets(values: Iterable[str]) -> Iterable[str]:
-    """The values, and of ``Bearer KEY`` also the key alone, which a server may repeat."""
-    for value in values:
-        if value:
-            yield value
-            yield value.rpartition(" ")[2]
 
 
 @dataclass(frozen=True, slots=True)

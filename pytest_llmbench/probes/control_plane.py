@@ -15,11 +15,10 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from types import TracebackType
+from functools import cached_property, partial
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
@@ -39,6 +38,7 @@ from pytest_llmbench.http_client import (
     user_agent,
     usual_headers,
 )
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.registry import load, required, transport_for
@@ -87,8 +87,21 @@ class Answer:
         return content_type.partition(";")[0].strip().lower()
 
 
-class ControlPlane:
-    """Sends requests to one endpoint. A context manager."""
+class Closing:
+    """A context manager that ends with :meth:`close`."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ControlPlane(Closing):
+    """Sends requests to one endpoint."""
 
     def __init__(self, endpoint: str, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._access = access
@@ -123,7 +136,7 @@ class ControlPlane:
             self._clients[over_tls] = self._made(self._tls if over_tls else False)
         return self._clients[over_tls]
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the clients; the next request makes a new one."""
         clients, self._clients = self._clients, {}
         for client in clients.values():
@@ -161,7 +174,7 @@ class ControlPlane:
 
         def expire() -> None:
             expired.set()
-            self._close()
+            self.close()
 
         timer = threading.Timer(limit_s, expire)
         timer.daemon = True
@@ -171,19 +184,12 @@ class ControlPlane:
         except Exception as error:
             if not expired.is_set():
                 raise
-            what = f"connected, but the head of the answer was not complete within {limit_s:g} s"
+            limit = quantity(limit_s, "s")
+            what = f"connected, but the head of the answer was not complete within {limit}"
             remedy = "check the server and what is in front of it"
             raise SUTError(what, where=without_query(url), remedy=remedy) from error
         finally:
             timer.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
 
     def get(self, url: str) -> Answer:
         return self._exchange(self._request("GET", url))
@@ -231,33 +237,25 @@ class ControlPlane:
                 remedy="add the host to NO_PROXY if it can be reached directly",
             )
         given = {"User-Agent": user_agent(), **self.headers, **(headers or {})}
-        try:
-            ask = load(transport.ask)
-            reply = ask(url, spoken, body, request_id, headers=given, access=self._access, tls=self._tls)
-        except httpx.RequestError as error:
-            raise self._failure(without_query(url), error) from error
-        self._answered = True
-        return Answer(
-            without_query(url),
-            reply.status,
-            httpx.Headers(list(reply.headers)),
-            _safe(reply.body),
-            reply.ended,
-        )
+        ask = partial(load(transport.ask), url, spoken, body, request_id)
+        return self._carried(url, without_query(url), ask, given)
 
     def invoke(self, url: str, message: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """The answer to a gRPC call, whose method is the path of ``url``, told as that to a request over HTTP
         would be: with the status that means the same. ``headers``: further ones, which a dialect wants."""
-        call = load(required("grpc", "--llm-endpoint").preflight["call"])
+        call = partial(load(required("grpc", "--llm-endpoint").preflight["call"]), url, message)
+        server = urlsplit(url)._replace(path="").geturl()
+        return self._carried(url, server, call, {**self.headers, **(headers or {})})
+
+    def _carried(self, url: str, where: str, ask: Callable[..., Any], headers: Mapping[str, str]) -> Answer:
+        """The answer over another transport than HTTP/1.1. ``where``: for messages."""
         try:
-            given = {**self.headers, **(headers or {})}
-            reply = call(url, message, headers=given, access=self._access, tls=self._tls)
+            reply = ask(headers=headers, access=self._access, tls=self._tls)
         except httpx.RequestError as error:
-            server = urlsplit(url)._replace(path="").geturl()
-            raise self._failure(server, error) from error
+            raise self._failure(where, error) from error
         self._answered = True
-        headers = httpx.Headers(list(reply.headers))
-        return Answer(without_query(url), reply.status, headers, _safe(reply.body), reply.ended)
+        given = httpx.Headers(list(reply.headers))
+        return Answer(without_query(url), reply.status, given, _safe(reply.body), reply.ended)
 
     def call(self, method: str, url: str, body: bytes | None = None) -> Answer:
         """The answer to an administrative call, with a JSON body if there is one."""
@@ -285,15 +283,27 @@ class ControlPlane:
         with self._within_the_time(str(request.url)):
             response = self._sent(request)
         try:
-            _refuse_compressed(response)
+            coding = response.headers.get("content-encoding", "identity").strip().lower()
+            if coding not in ("", "identity"):  # a few bytes can become gigabytes
+                how = shorten(coding, 40)
+                raise SUTError(
+                    f"the answer is compressed ({how}) although the client requested identity",
+                    where=without_query(str(response.request.url)),
+                    remedy="switch compression off in the server, or in the proxy before it",
+                )
             body, ended = self._read(response)
         finally:
             response.close()
         return Answer(self._shown(request), response.status_code, response.headers, _safe(body), ended)
 
     def _sent(self, request: httpx.Request) -> httpx.Response:
-        if self._socket:
-            self._try_socket()
+        if self._socket:  # tried beforehand, as httpcore leaves its own open where it is refused
+            try:
+                with socket.socket(socket.AF_UNIX) as attempt:
+                    attempt.settimeout(self._access.connect_s)
+                    attempt.connect(self._socket)
+            except OSError as error:
+                raise httpx.ConnectError(str(error)) from error
         client = self._client_for(str(request.url))
         try:
             response = client.send(request, stream=True)
@@ -313,17 +323,8 @@ class ControlPlane:
         if not direct or self._http2_alone or not _speaks_http2(str(request.url)):
             return False
         self._http2_alone = True
-        self._close()
+        self.close()
         return True
-
-    def _try_socket(self) -> None:
-        """Try the Unix socket beforehand, as httpcore leaves its own open where it is refused."""
-        try:
-            with socket.socket(socket.AF_UNIX) as attempt:
-                attempt.settimeout(self._access.connect_s)
-                attempt.connect(self._socket)
-        except OSError as error:
-            raise httpx.ConnectError(str(error)) from error
 
     def _read(self, response: httpx.Response) -> tuple[bytes, bool]:
         """The body up to its end, the end marker of a stream, or a limit; and whether it was no limit."""
@@ -348,11 +349,14 @@ class ControlPlane:
     def _failure(self, url: str, error: httpx.RequestError) -> SUTError:
         unknown = self.proxy is None and not self._answered
         what, remedy = explain(url, error, self._access, may_speak_tls=unknown)
-        kind = (
-            NotReadyError
-            if _may_pass(error) and not what.endswith((_SPEAKS_TLS, _SPEAKS_HTTP2))
-            else SUTError
-        )
+        # Of a server that is still starting its name, its host, its port or its answer is not there yet. A
+        # certificate does not change by waiting.
+        cause = _root_cause(error)
+        absent = isinstance(cause, socket.gaierror | ConnectionRefusedError | FileNotFoundError)
+        unreachable = isinstance(cause, OSError) and cause.errno in _UNREACHABLE
+        may_pass = absent or unreachable or isinstance(error, (httpx.TimeoutException, *_ENDED))
+        lasts = isinstance(cause, ssl.SSLError) or what.endswith((_SPEAKS_TLS, _SPEAKS_HTTP2))
+        kind = NotReadyError if may_pass and not lasts else SUTError
         if self.proxy is not None:
             what += f" (through the proxy {self.proxy.url})"
             remedy += "; leave out --llm-proxy, or set NO_PROXY, to reach this host directly"
@@ -363,17 +367,6 @@ def _safe(body: bytes) -> bytes:
     """The body without secrets: servers repeat a wrong key in their error texts."""
     text = known_secrets().text(body.decode("utf-8", errors="surrogateescape"))
     return text.encode("utf-8", errors="surrogateescape")
-
-
-def _refuse_compressed(response: httpx.Response) -> None:
-    """Raise for a compressed answer: a few bytes can become gigabytes, and nobody asked for compression."""
-    coding = response.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise SUTError(
-            f"the answer is compressed ({shorten(coding, 40)}) although the client requested identity",
-            where=without_query(str(response.request.url)),
-            remedy="switch compression off in the server, or in the proxy before it",
-        )
 
 
 def explain(
@@ -393,27 +386,16 @@ def explain(
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused: nothing listens there", "start the server, or correct the port"
     if isinstance(error, httpx.ConnectTimeout):
-        what = f"no connection within {access.connect_s:g} s"
+        what = f"no connection within {quantity(access.connect_s, 's')}"
         return what, "check that host and port are right and that no firewall drops the packets"
     if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
         return f"unreachable: {cause.strerror}", "check the address and the route to it"
     if isinstance(error, httpx.TimeoutException):
-        what = f"connected, but no answer within {access.answer_s:g} s"
+        what = f"connected, but no answer within {quantity(access.answer_s, 's')}"
         return what, "check that the server is up and has loaded its model"
     if isinstance(error, _ENDED):
         return _explain_ended(url, error, may_speak_tls)
     return f"the exchange failed: {error or type(error).__name__}", "look at the server's log"
-
-
-def _may_pass(error: httpx.RequestError) -> bool:
-    """Whether the failure is one of a server that is still starting: its name, its host, its port or its
-    answer is not there yet. A certificate does not change by waiting."""
-    cause = _root_cause(error)
-    if isinstance(cause, ssl.SSLError):
-        return False
-    absent = isinstance(cause, socket.gaierror | ConnectionRefusedError | FileNotFoundError)
-    unreachable = isinstance(cause, OSError) and cause.errno in _UNREACHABLE
-    return absent or unreachable or isinstance(error, (httpx.TimeoutException, *_ENDED))
 
 
 def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> tuple[str, str]:
@@ -547,8 +529,8 @@ class CutOffError(httpx.RemoteProtocolError):
         return cls(f"{begun} the connection ended: {cause or type(cause).__name__}")
 
 
-class PlainSocket:
-    """A connection to the server at ``url``, with TLS where its scheme says so; a context manager.
+class PlainSocket(Closing):
+    """A connection to the server at ``url``, with TLS where its scheme says so.
 
     Its errors are those of a request over HTTP, httpx.RequestError; all of an exchange has to happen within
     ``access.answer_s``.
@@ -560,12 +542,7 @@ class PlainSocket:
         self._socket = _connected(url, access, tls, proxy)
         self._until_s = time.monotonic() + access.answer_s
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._socket.close()
 
     @property
@@ -609,7 +586,17 @@ def _connected(url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy |
         plain = socket.create_connection(where, access.connect_s)
         try:
             if proxy is not None:
-                _ask_for_tunnel(plain, proxy.connect_request(host, port))
+                plain.sendall(proxy.connect_request(host, port))
+                head = b""
+                # A byte at a time: what follows the head is the server's.
+                while (
+                    not head.endswith(http_client.END_OF_HEAD)
+                    and len(head) <= http_client.LONGEST_HEAD
+                    and (byte := plain.recv(1))
+                ):
+                    head += byte
+                if why := http_client.why_no_tunnel(head.removesuffix(http_client.END_OF_HEAD)):
+                    raise ConnectionRefusedError(why)
             return tls.wrap_socket(plain, server_hostname=host) if parts.scheme in _OVER_TLS else plain
         except BaseException:
             plain.close()
@@ -618,16 +605,3 @@ def _connected(url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy |
         raise httpx.ConnectTimeout(str(error)) from error
     except OSError as error:
         raise httpx.ConnectError(str(error)) from error
-
-
-def _ask_for_tunnel(plain: socket.socket, request: bytes) -> None:
-    """Ask a proxy to open a tunnel. Raises OSError if it does not."""
-    from pytest_llmbench.http_client import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
-
-    plain.sendall(request)
-    head = b""
-    # A byte at a time: what follows the head is the server's.
-    while not head.endswith(END_OF_HEAD) and len(head) <= LONGEST_HEAD and (byte := plain.recv(1)):
-        head += byte
-    if why := why_no_tunnel(head.removesuffix(END_OF_HEAD)):
-        raise ConnectionRefusedError(why)

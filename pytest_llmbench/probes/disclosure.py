@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -42,6 +43,7 @@ _REMOVED = {
     "out, and serve OpenAI's Responses over WebSocket, or an API over HTTP or gRPC",
 }
 """Tables of earlier releases, and what to do in their place."""
+_ABOUT_KEYS = "A key never belongs in this file: name its variable (api_key_env) or its file (api_key_file)"
 _REMEDY = "docs/examples/sut.toml has every key, docs/reference/sut-file.md says what they are for"
 
 _MOST_SHOWN = 200
@@ -111,7 +113,15 @@ def read_sut_file(path: Path) -> SUTFile:
     tokenizer = _tokenizer(tables.tokenizer, path, mistakes)
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
-    return SUTFile(path, _told_by(tokenizer, tables, path) | _facts(tables, path), tables, tokenizer)
+    facts = Facts()
+    if tokenizer is not None:  # to name the SUT's own tokenizer means that counts are native (section 4.4)
+        native = {TokenizerFact.COUNTING_OPTION: "A"}
+        facts = tokenizer_facts(tokenizer, str(path.parent / str(tables.tokenizer.file)))
+        facts |= Facts.of(Origin.DECLARED, native, f"{path}: tokenizer.file")
+    stated = dict(_flat(tables.model_dump(exclude_unset=True, exclude=set(_NOT_FACTS)), ""))
+    if stated.get(SUTFact.HARDWARE_DISCLOSED) is False:
+        stated[SUTFact.ACCELERATOR_TYPE] = "undisclosed"
+    return SUTFile(path, facts | Facts.of(Origin.DECLARED, stated, str(path)), tables, tokenizer)
 
 
 def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
@@ -196,14 +206,21 @@ def read_tokenizer(path: Path) -> HuggingFaceTokenizer:
     try:
         file = path / _TOKENIZER if path.is_dir() else path
         content = read_bytes(file, _TOKENIZER_BYTES)
-        config = _config_beside(file)
+        config = b""
+        with suppress(FileNotFoundError):
+            config = read_bytes(file.with_name(_TOKENIZER_CONFIG), SMALL_BYTES)
     except OSError as error:
         raise SuiteError(
             f"cannot be read: {error.strerror}",
             where=str(file),
             remedy=f"give the path of a {_TOKENIZER}, or of the folder that holds it; nothing is downloaded",
         ) from error
-    model, revision = _of_the_hub(file)
+    model = revision = ""
+    for folder in file.absolute().parents:  # models--ORG--NAME/snapshots/REVISION/… in the hub's cache
+        name = folder.parent.parent.name
+        if folder.parent.name == "snapshots" and name.startswith("models--"):
+            model, revision = name.removeprefix("models--").replace("--", "/"), folder.name
+            break
     try:
         return hugging_face_tokenizer(TokenizerFile(content, config, file.name, model, revision))
     except SuiteError as error:
@@ -225,31 +242,6 @@ def tokenizer_facts(tokenizer: HuggingFaceTokenizer, source: str) -> Facts:
     return Facts.of(Origin.DETECTED, values, source)
 
 
-def _config_beside(file: Path) -> bytes:
-    try:
-        return read_bytes(file.with_name(_TOKENIZER_CONFIG), SMALL_BYTES)
-    except FileNotFoundError:
-        return b""
-
-
-def _of_the_hub(file: Path) -> tuple[str, str]:
-    """Model-hub id and revision of a file in the hub's cache: ``models--ORG--NAME/snapshots/REVISION/…``."""
-    for folder in file.absolute().parents:
-        model = folder.parent.parent.name
-        if folder.parent.name == "snapshots" and model.startswith("models--"):
-            return model.removeprefix("models--").replace("--", "/"), folder.name
-    return "", ""
-
-
-def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Path) -> Facts:
-    """The facts in a tokenizer's file. Naming the SUT's own tokenizer means that counts are native
-    (section 4.4)."""
-    if tokenizer is None:
-        return Facts()
-    native = Facts.of(Origin.DECLARED, {TokenizerFact.COUNTING_OPTION: "A"}, f"{path}: tokenizer.file")
-    return tokenizer_facts(tokenizer, str(path.parent / str(tables.tokenizer.file))) | native
-
-
 def _parse(path: Path) -> dict[str, Any]:
     where = f"SUT file {path}"
     try:
@@ -267,14 +259,6 @@ def _parse(path: Path) -> dict[str, Any]:
     except ValueError as error:
         remedy = "correct the TOML; text is in quotes, lists in [ ], tables begin with [name]"
         raise SuiteError(f"broken TOML: {error}", where=where, remedy=remedy) from error
-
-
-def _facts(tables: SUTTables, path: Path) -> Facts:
-    stated = tables.model_dump(exclude_unset=True, exclude=set(_NOT_FACTS))
-    values = dict(_flat(stated, ""))
-    if values.get(SUTFact.HARDWARE_DISCLOSED) is False:
-        values[SUTFact.ACCELERATOR_TYPE] = "undisclosed"
-    return Facts.of(Origin.DECLARED, values, str(path))
 
 
 def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -298,11 +282,13 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         table = table_at(path[:-1])
         known = [*table.model_fields] if table else []
-        return f"{_dotted(path)}: unknown key{_suggestion(str(path[-1]), known)}{_about_keys(path)}"
+        text = f"{_dotted(path)}: unknown key{_suggestion(str(path[-1]), known)}"
+        return f"{text} {_ABOUT_KEYS}" if path[-1] == "api_key" else text
     if any(name in _SECRET_BEARING for name in path):
         return f"{_dotted(path)}: not the name of a {'file' if 'api_key_file' in path else 'variable'}"
-    branch = next((at for at, part in enumerate(path) if isinstance(part, str) and _is_branch(part)), None)
-    if branch is not None:
+    # A part that is not of the file: it tells which of several types was tried.
+    tried = (at for at, part in enumerate(path) if "[" in str(part) or part == "constrained-str")
+    if (branch := next(tried, None)) is not None:
         # A key that may hold one of several types has an error for each; together they are one mistake.
         return f"{_dotted(path[:branch])}: give a {_allowed(path[:branch])}"
     seen = f"{_dotted(path)} is {_toml(detail['input'])}"
@@ -311,11 +297,6 @@ def _explain(detail: ErrorDetails) -> str:
         return f"{seen}: choose one of {', '.join(known)}{_suggestion(str(detail['input']), known)}"
     wanted = _WANTED.get(kind) or detail["msg"].replace("Input should be", "it must be")
     return f"{seen}: {wanted}"
-
-
-def _is_branch(part: str) -> bool:
-    """Whether the part of a path is not from the file, but tells which of several types was tried."""
-    return "[" in part or part == "constrained-str"
 
 
 def _allowed(path: Sequence[int | str]) -> str:
@@ -333,12 +314,6 @@ def _dotted(path: Sequence[int | str]) -> str:
 def _suggestion(seen: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(seen.lower().replace("-", "_"), known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def _about_keys(path: Sequence[int | str]) -> str:
-    if path[-1] != "api_key":
-        return ""
-    return " A key never belongs in this file: name its variable (api_key_env) or its file (api_key_file)"
 
 
 def _toml(value: object) -> str:

@@ -22,6 +22,7 @@ import httpx
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.http_client import is_grpc, is_websocket
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin, StreamingFact, SUTFact
+from pytest_llmbench.model.numbers import PLAIN, quantity
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
@@ -122,24 +123,17 @@ def told_by_pages(get: Callable[[str], Answer | SUTError], base_url: str, known:
             answer = error
         if isinstance(answer, SUTError):
             break
-        said = _told(answer)
+        try:
+            payload = json.loads(answer.body) if answer.status == 200 else None
+        except (ValueError, RecursionError):
+            continue
+        said = payload if isinstance(payload, dict) else {}
         version = said.get(page.key)
-        if set(page.marks) <= set(said) and _is_version(version):
+        proper = isinstance(version, str) and version.isprintable() and 0 < len(version) <= _LONGEST_VERSION
+        if set(page.marks) <= set(said) and proper:
             values = {SUTFact.SOFTWARE_ENGINE: page.engine, SUTFact.SOFTWARE_VERSION: version}
             return Facts.of(Origin.DETECTED, values, url)
     return Facts()
-
-
-def _told(answer: Answer) -> Mapping[str, Any]:
-    try:
-        payload = json.loads(answer.body) if answer.status == 200 else None
-    except (ValueError, RecursionError):
-        return {}
-    return payload if isinstance(payload, dict) else {}
-
-
-def _is_version(said: object) -> bool:
-    return isinstance(said, str) and said.isprintable() and 0 < len(said) <= _LONGEST_VERSION
 
 
 _IDENTITY_S = 5.0
@@ -338,9 +332,12 @@ def _answered(
 def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, bool, float | None]:
     """The fingerprint in a streamed reply, or ``""``; whether it reported its tokens; how long the model was
     loaded for it, None if it does not say. Raises SUTError if nothing was streamed."""
-    if isinstance(spoken, NonGenerativeDialect):
-        return _check_document(spoken, answer, asked)
     chunks = detection.chunks_in(spoken, answer)
+    if isinstance(spoken, NonGenerativeDialect):  # one document, which may report its input tokens
+        summary = spoken.summary(chunks, spoken.results_asked(asked))
+        if summary.outcome is not Outcome.OK:
+            raise errors.no_results(answer, spoken.name, summary.error or summary.outcome)
+        return "", summary.input_tokens is not None, None
     # As in measured replies: some servers send events under another content type.
     if not is_stream(answer.headers, spoken.protocol) and not detection.is_streamed(spoken, chunks):
         raise errors.not_streamed(answer, detection.looks_like(answer, spoken))
@@ -362,17 +359,6 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
     counts = totals or any(chunk.ids_alone for chunk in chunks)
     fingerprint = next(filter(None, map(_fingerprint, events)), "")
     return fingerprint, counts, detection.model_load_ms(chunks)
-
-
-def _check_document(
-    spoken: NonGenerativeDialect, answer: Answer, asked: bytes
-) -> tuple[str, bool, float | None]:
-    """:func:`_check_stream` for a reply that is one document; the second value says whether it reported its
-    input tokens. Raises SUTError if it holds no result, or not as many as were ``asked`` for."""
-    summary = spoken.summary(detection.chunks_in(spoken, answer), spoken.results_asked(asked))
-    if summary.outcome is not Outcome.OK:
-        raise errors.no_results(answer, spoken.name, summary.error or summary.outcome)
-    return "", summary.input_tokens is not None, None
 
 
 def _fingerprint(event: SSEEvent) -> str:
@@ -470,19 +456,17 @@ def when_ready(attempt: Callable[[], T], patience: Patience) -> T:
             return attempt()
         except NotReadyError as error:
             waited_s = patience.monotonic_s() - began_s
-            if waited_s >= patience.within_s:
-                raise _given_up(error, patience.within_s, waited_s) from None
-            patience.say(
-                f"waiting for {error.where}: {error.what}; {waited_s:.0f} s of {patience.within_s:g} s"
-            )
+            waited = f"{quantity(waited_s, 'count')} s"
+            if waited_s >= patience.within_s > 0:
+                within = quantity(patience.within_s, PLAIN)
+                what = f"not ready after {waited} (--llm-wait={within}); at last: {error.what}"
+                raise NotReadyError(what, where=error.where, remedy=error.remedy) from None
+            if not patience.within_s:
+                remedy = f"{error.remedy}; {_HINT}"
+                raise NotReadyError(error.what, where=error.where, remedy=remedy) from None
+            within = f"{quantity(patience.within_s, PLAIN)} s"
+            patience.say(f"waiting for {error.where}: {error.what}; {waited} of {within}")
             patience.sleep(min(PAUSE_S, patience.within_s - waited_s))
-
-
-def _given_up(error: NotReadyError, within_s: float, waited_s: float) -> NotReadyError:
-    if not within_s:
-        return NotReadyError(error.what, where=error.where, remedy=f"{error.remedy}; {_HINT}")
-    what = f"not ready after {waited_s:.0f} s (--llm-wait={within_s:g}); at last: {error.what}"
-    return NotReadyError(what, where=error.where, remedy=error.remedy)
 
 
 def refuse_while_loading(endpoint: str, access: Access) -> None:

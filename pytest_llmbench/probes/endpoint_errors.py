@@ -92,11 +92,8 @@ def wrong_path(answer: Answer, found_at: str | None, example: str | None) -> SUT
 
 def other_api(answer: Answer, other: str) -> SUTError:
     """The error for a path that does not exist, on a server with the API of one engine."""
-    return _error(
-        answer,
-        f"{_status(answer)}: no OpenAI-compatible API there",
-        f"it looks like {other}: --llm-api={other}",
-    )
+    what = f"{_status(answer)}: no OpenAI-compatible API there"
+    return _error(answer, what, f"it looks like {other}: --llm-api={other}")
 
 
 def no_completions(answer: Answer, tried: list[str], other: str = "") -> SUTError:
@@ -236,18 +233,14 @@ def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
         return []
     said = _said(answer)
     named = set(re.findall(r"\w+", said)) - _WORDS if _REFUSES_FIELD.search(said) else set()
-    return [RefusedField(name, answer) for name in json.loads(sent) if name in named | _extra(answer)]
-
-
-def _extra(answer: Answer) -> set[str]:
-    """The fields that FastAPI calls extra, which it names apart from its message."""
-    try:
+    try:  # FastAPI names the fields that it calls extra apart from its message
         detail = json.loads(answer.body).get("detail")
     except (ValueError, RecursionError, AttributeError):
-        return set()
+        detail = None
     parts = [part for part in detail if isinstance(part, dict)] if isinstance(detail, list) else []
     places = [part.get("loc") for part in parts if part.get("type") == "extra_forbidden"]
-    return {str(place[-1]) for place in places if isinstance(place, list) and place}
+    named |= {str(place[-1]) for place in places if isinstance(place, list) and place}
+    return [RefusedField(name, answer) for name in json.loads(sent) if name in named]
 
 
 def refuses_field(refused: RefusedField, extra_body: Mapping[str, object]) -> SUTError:

@@ -13,17 +13,17 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.http_client import http_beside
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import ACCEPTED_AT, GAUGES, EngineReadings, is_total, of_label
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
+from pytest_llmbench.probes.control_plane import Answer, Closing, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below
 
 if TYPE_CHECKING:
@@ -185,7 +185,10 @@ def read_page(text: str, declared: Mapping[str, str] | None = None) -> dict[str,
     use is averaged. Raises ValueError for a known series that cannot be read.
     """
     samples: dict[str, list[Sample]] = {}
-    own_keys = {name: _key_and_label(series) for name, series in (declared or {}).items()}
+    own_keys = {}
+    for name, declaration in (declared or {}).items():
+        series, _, label = declaration.removesuffix("}").partition("{")
+        own_keys[name] = series_key(series), label
     for sample in samples_of(text, _ALL_KEYS | {key for key, _ in own_keys.values()}):
         samples.setdefault(series_key(sample.name), []).append(sample)
     engine = next((name for name in ENGINES if _KEYS[name] & samples.keys()), None)
@@ -197,11 +200,6 @@ def read_page(text: str, declared: Mapping[str, str] | None = None) -> dict[str,
         elif key in samples:
             values[name] = math.fsum(_one_per_engine(samples[key]))
     return values
-
-
-def _key_and_label(series: str) -> tuple[str, str]:
-    name, _, label = series.removesuffix("}").partition("{")
-    return series_key(name), label
 
 
 def _by_label(name: str, label: str, samples: Sequence[Sample]) -> dict[str, float]:
@@ -286,13 +284,13 @@ class _Kept:
         self.first_missed = self.first_missed or (at_ns, reason)
 
 
-class EngineMetricsProbe:
+class EngineMetricsProbe(Closing):
     """Watches one metrics page: :meth:`before` the load, :meth:`start`, and :meth:`stop` after it; again for
-    the next load. A context manager.
+    the next load.
 
     ``url`` is the page, or several that it may be at (:func:`page_urls`). ``declared`` names further series,
-    by our names. ``monotonic_ns`` is the clock of
-    the records: the instant of a page is halfway between the question and the answer.
+    by our names. ``monotonic_ns`` is the clock of the records: the instant of a page is halfway between the
+    question and the answer.
     """
 
     def __init__(
@@ -319,17 +317,9 @@ class EngineMetricsProbe:
         """Why there is nothing to read, found by :meth:`before`, for ``not measurable``; None if there is a
         page."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end_thread()
-        self._control.__exit__(kind, error, trace)
-
     def close(self) -> None:
-        self.__exit__(None, None, None)
+        self._end_thread()
+        self._control.close()
 
     def before(self) -> str | None:
         """Read the counters before the load. Returns why there is no page; ``None`` if there is one."""
@@ -426,7 +416,7 @@ def _readings(kept: _Kept, source: str, at_the_end: str | None) -> EngineReading
         totals_after=after,
         max_num_seqs=round(limit) if limit is not None and math.isfinite(limit) else None,
         source=source,
-        gap="; ".join([*_missing(kept, at_the_end), *_fallen(before, after)]) or None,
+        gap="; ".join(_gaps(kept, at_the_end, before, after)) or None,
     )
 
 
@@ -434,19 +424,18 @@ def _totals(values: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in values.items() if is_total(name) and math.isfinite(value)}
 
 
-def _missing(kept: _Kept, at_the_end: str | None) -> Iterator[str]:
+def _gaps(
+    kept: _Kept, at_the_end: str | None, before: Mapping[str, float], after: Mapping[str, float]
+) -> Iterator[str]:
     if kept.first_missed is not None:
         at_ns, reason = kept.first_missed
         read = len(kept.at_ns)
         yield (
             f"{kept.missed} of {kept.missed + read} readings of the metrics page are missing, the first"
-            f" {(at_ns - kept.at_ns[0]) / 1e9:.1f} s after the one before the load: {reason}"
+            f" {quantity((at_ns - kept.at_ns[0]) / 1e9, 's')} after the one before the load: {reason}"
         )
     if at_the_end is not None:
         yield f"no reading after the load: {at_the_end}"
-
-
-def _fallen(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:
     fell = [name for name in after if after[name] < before[name]]
     if fell:
         yield f"the engine was restarted during the load: {', '.join(fell)} fell"

@@ -31,14 +31,16 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 def environment() -> dict[str, Any]:
     """The host that generates the load, as JSON values. What cannot be read is left out."""
+    lines = _text_of(Path("/proc/cpuinfo")).splitlines()
+    cpus = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": next(cpus, None) or platform.processor() or platform.machine() or None,
         "cpus_logical": psutil.cpu_count(),
         "cpus_physical": psutil.cpu_count(logical=False),
         "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "cpu_governor": _first_line(_GOVERNOR),
+        "cpu_governor": _text_of(_GOVERNOR).strip() or None,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
         "packages": {name: version for name in PACKAGES if (version := installed_version(name)) is not None},
@@ -96,20 +98,12 @@ def own_addresses() -> frozenset[str]:
     )
 
 
-def _cpu_name() -> str | None:
+def _text_of(path: Path) -> str:
+    """The content of a file; empty where it cannot be read."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return platform.processor() or None
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, None) or platform.processor() or platform.machine() or None
-
-
-def _first_line(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
-        return None
+        return ""
 
 
 CHRONY = ("chronyc", "-n", "-c", "tracking")

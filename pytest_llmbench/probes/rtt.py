@@ -6,17 +6,15 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts, NetworkFact, Origin
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import ControlPlane
+from pytest_llmbench.probes.control_plane import Closing, ControlPlane
 from pytest_llmbench.stats.percentiles import ordered_percentile_interval
 
 SAMPLES = 11
@@ -96,8 +94,8 @@ def _summary(trips: RoundTrips) -> dict[str, Any] | None:
     }
 
 
-class RoundTripProbe:
-    """Takes round trips before and after loads. A context manager."""
+class RoundTripProbe(Closing):
+    """Takes round trips before and after loads."""
 
     def __init__(self, peer: tuple[str, int], url: str | None, access: Access) -> None:
         """``peer``: where connections go to. ``url``: a page that costs the server next to nothing, whatever
@@ -105,14 +103,9 @@ class RoundTripProbe:
         self._peer, self._url = peer, url
         self._control = None if url is None else ControlPlane(url, access)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._control is not None:
-            self._control.__exit__(kind, error, trace)
+            self._control.close()
 
     def take(self) -> RoundTrips:
         """The round trips of now."""
@@ -153,7 +146,10 @@ def facts_around(before: RoundTrips, after: RoundTrips, *, adjusts: bool) -> Fac
     found = Facts.of(Origin.MEASURED, {NetworkFact.RTT_MS: summary}, "TCP connects before and after the load")
     if not adjusts or summary["n"] < _REQUIRED:
         return found
-    lower, upper = _of_median(both.connect_ms)
+    ordered = np.sort(np.array(both.connect_ms))
+    lower, upper = ordered_percentile_interval(ordered, 50.0, level=0.95, effective_n=len(ordered))
+    assert lower is not None, "ten samples bound a median"
+    assert upper is not None
     adjustment = {
         "applied": True,
         "amount_ms": summary["p50"],
@@ -162,11 +158,3 @@ def facts_around(before: RoundTrips, after: RoundTrips, *, adjusts: bool) -> Fac
         "method": f"median of {summary['n']} TCP handshakes before and after the load",
     }
     return found | Facts.of(Origin.MEASURED, {NetworkFact.TTFT_ADJUSTMENT: adjustment}, "round trips")
-
-
-def _of_median(seen_ms: Sequence[float]) -> tuple[float, float]:
-    ordered = np.sort(np.array(seen_ms))
-    lower, upper = ordered_percentile_interval(ordered, 50.0, level=0.95, effective_n=len(ordered))
-    assert lower is not None, "ten samples bound a median"
-    assert upper is not None
-    return lower, upper

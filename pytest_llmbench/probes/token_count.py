@@ -7,15 +7,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.http_client import http_beside, is_grpc, is_websocket
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.api_detection import send
-from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
+from pytest_llmbench.probes.control_plane import Answer, Closing, ControlPlane, without_query
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.wire.catalogue import dialect_at
@@ -52,13 +51,12 @@ class UncountedError(SUTError):
     """The server does not report the number of tokens of any prompt."""
 
 
-class ServerTokenCount:
+class ServerTokenCount(Closing):
     """``count(text)``: tokens of the prompt, as the server will count it in ``usage.prompt_tokens``.
 
     Asked in this order: ``POST /tokenize`` as vLLM and SGLang have it, or llama.cpp (of a chat behind its
     ``POST /apply-template``), if what it says of a sample agrees with the usage of a completion; else the
-    usage of completions of one token each. The first count finds out. Counts are remembered. A context
-    manager.
+    usage of completions of one token each. The first count finds out. Counts are remembered.
 
     Raises :class:`UncountedError` where the server does not say, :class:`SUTError` where it stops saying, or
     was asked ``most_calls`` times.
@@ -84,13 +82,8 @@ class ServerTokenCount:
         self.calls = 0
         """Number of requests sent so far."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._control.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._control.close()
 
     def __call__(self, text: str) -> int:
         # The digest, since prompts may be long and many.
@@ -98,7 +91,14 @@ class ServerTokenCount:
         if key not in self._seen:
             if self._way is None:
                 self._way = self._find_way()
-            self._seen[key] = self._count(self._way, text)
+            found = self._ask(self._way, text)
+            if isinstance(found, str):
+                raise SUTError(
+                    f"the tokens of a prompt of {len(text)} characters cannot be counted: {found}",
+                    where=without_query(self._way.url),
+                    remedy="look at the server's log; the prompt may be longer than its context",
+                )
+            self._seen[key] = found
         return self._seen[key]
 
     @property
@@ -113,16 +113,6 @@ class ServerTokenCount:
     def leaves_traces(self) -> bool:
         """Whether counting runs the model, so that counted prompts may be in the server's prefix cache."""
         return self._way is not None and self._way.completes
-
-    def _count(self, way: _Way, text: str) -> int:
-        found = self._ask(way, text)
-        if isinstance(found, str):
-            raise SUTError(
-                f"the tokens of a prompt of {len(text)} characters cannot be counted: {found}",
-                where=without_query(way.url),
-                remedy="look at the server's log; the prompt may be longer than its context",
-            )
-        return found
 
     def _ask(self, way: _Way, text: str) -> int | str:
         if self.calls >= self._most_calls:
@@ -148,7 +138,12 @@ class ServerTokenCount:
         told = self._ask(completion, _SAMPLE)
         reasons = []
         for way in self._tokenizers():
-            found = self._tried(way)
+            try:
+                found = self._ask(way, _SAMPLE)
+            except SUTError as error:
+                if not is_websocket(self._base_url):
+                    raise
+                found = error.what  # a server of WebSockets alone may close on whoever asks it over HTTP
             if isinstance(found, int) and (isinstance(told, str) or found == told):
                 return way
             reason = found if isinstance(found, str) else f"says {found}, the usage says {told}"
@@ -162,16 +157,6 @@ class ServerTokenCount:
             remedy="serve /tokenize or usage in streams, or send prompts as token ids"
             ' ([request] prompt = "token_ids")',
         )
-
-    def _tried(self, way: _Way) -> int | str:
-        """The count of a sample, or why there is none. A server of WebSockets alone may close on whoever asks
-        it over HTTP."""
-        try:
-            return self._ask(way, _SAMPLE)
-        except SUTError as error:
-            if not is_websocket(self._base_url):
-                raise
-            return error.what
 
     def _completion(self) -> _Way:
         def body(text: str) -> bytes:

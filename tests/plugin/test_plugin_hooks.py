@@ -17,7 +17,7 @@ def example(hook: str) -> str:
     return textwrap.dedent(doc.partition("Example::\n")[2])
 
 
-@pytest.mark.parametrize("hook", hookspecs.__all__)
+@pytest.mark.parametrize("hook", [name for name in vars(hookspecs) if name.startswith("pytest_llmbench_")])
 def test_every_hook_has_an_example(hook: str) -> None:
     assert f"def {hook}(" in example(hook)
 

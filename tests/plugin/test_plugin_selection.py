@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench import llmbench
+from pytest_llmbench import llmbench, plugin
 from pytest_llmbench.plugin import fixtures
 
 SUITE = """
@@ -85,7 +85,7 @@ def test_every_marker_is_listed_with_its_keywords(suite: Suite) -> None:
     assert regression.startswith("@pytest.mark.llmbench_no_regression: Fail when ")
 
 
-@pytest.mark.parametrize("name", fixtures.__all__)
+@pytest.mark.parametrize("name", plugin.__all__)
 def test_the_first_line_of_a_fixture_stands_alone(name: str) -> None:
     told = getattr(fixtures, name).__doc__.split("\n\n")[0]
     assert told.endswith(".")
@@ -95,5 +95,5 @@ def test_the_first_line_of_a_fixture_stands_alone(name: str) -> None:
 
 def test_fixtures_are_listed(suite: Suite) -> None:
     listed = str(suite.run("--fixtures").stdout)
-    for name in fixtures.__all__:
+    for name in plugin.__all__:
         assert getattr(fixtures, name).__doc__.split("\n")[0] in listed

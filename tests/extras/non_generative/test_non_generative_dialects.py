@@ -234,7 +234,7 @@ def test_a_document_beyond_the_limit_is_undecodable() -> None:
         ([None, -1.0, None], {}, "not a finite number"),
         ([None, "-1"], {}, "not a finite number"),
         ([None, True], {}, "not a finite number"),
-        ([None, -1.0, 0.5], {}, "a log-probability of 0.5, which is above 0"),
+        ([None, -1.0, 0.5], {}, "a log-probability of 0.50, which is above 0"),
         ([], {}, "without log-probabilities of its prompt"),
         (None, {}, "without log-probabilities of its prompt"),
         ([None, -1.0], {"prompt_tokens": 3}, "of 2 tokens where the server counts 3 in the prompt"),
