@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,7 +40,13 @@ class Suite:
     pytester: pytest.Pytester
 
     def write(self, body: str, conftest: str | None = None) -> None:
-        self.pytester.makepyfile(test_suite=textwrap.dedent(body))
+        """A test file, which imports the markers where it does not do so itself, and its conftest."""
+        text = textwrap.dedent(body).strip()
+        if "llmbench." in text and not re.search(
+            r"^ *from pytest_llmbench import .*\bllmbench\b", text, re.M
+        ):
+            text = f"from pytest_llmbench import llmbench\n\n{text}"
+        self.pytester.makepyfile(test_suite=text)
         if conftest is not None:
             self.pytester.makeconftest(textwrap.dedent(conftest))
 
@@ -59,6 +66,12 @@ class Suite:
     @property
     def path(self) -> Path:
         return self.pytester.path
+
+
+def refused(result: pytest.RunResult) -> pytest.LineMatcher:
+    """What is told where an option or a marker is wrong and nothing runs."""
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    return result.stderr
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.__main__ import _COMMANDS, _USAGE, main
 from pytest_llmbench import plugin
+from pytest_llmbench.__main__ import _COMMANDS, _USAGE, main
 from pytest_llmbench.plugin import hookspecs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "fixtures-and-options.md").read_text("utf-8")

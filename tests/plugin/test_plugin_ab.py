@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from plugin_suite import Suite, stored_lines
+from plugin_suite import Suite, refused, stored_lines
 
 from pytest_llmbench.store.records_file import read_runs
 
@@ -59,8 +59,6 @@ def test_five_percent_are_found_and_measured(suite: Suite) -> None:
 
 
 GATED = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(rate=20)
 @llmbench.no_regression("tpot.p50", max_slowdown=0.03)
 def test_gate(): ...
@@ -112,17 +110,14 @@ def test_a_variant_may_be_the_baseline(suite: Suite) -> None:
 
 
 def test_a_test_of_variants_cannot_have_one_as_its_baseline(suite: Suite) -> None:
-    suite.write("from pytest_llmbench import llmbench\n@llmbench.prefix_cache()\ndef test_it(): ...")
+    suite.write("@llmbench.prefix_cache()\ndef test_it(): ...")
     result = ab(suite, FASTER, "variant:guardrails_full")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*measures variants itself (cache_*so a variant cannot be its baseline*"])
 
 
 def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.itl(capacity_rps=40, levels_percent=(50,), requests=30, duration_s=1)
         def test_gaps(llm_result):
             (change,) = [e.change for e in llm_result.comparisons if e.metric.startswith("itl.p50")] or [None]
@@ -131,13 +126,12 @@ def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) ->
             assert any("first of 6 runs" in note for note in map(str, llm_result.notes))
             series = {plot.id: list(plot.series) for plot in llm_result.plots}
             assert series["itl_cdf"] == ["candidate", "baseline"]
-        """
-    )
+    """)
     ab(suite, SLOWER, FASTER).assert_outcomes(passed=1)
 
 
 def test_a_budget_that_ends_one_of_the_runs_leaves_those_before_it(suite: Suite) -> None:
-    suite.write("from pytest_llmbench import llmbench\n@llmbench.capacity(maximum=16)\ndef test_it(): ...")
+    suite.write("@llmbench.capacity(maximum=16)\ndef test_it(): ...")
     ab(suite, FASTER, SLOWER, "--llm-caps=requests=1200", "--llm-report=out")
     (entry,) = suite.report["tests"]
     assert {len(values) for values in entry["by_run"].values()} <= {2, 3, 4, 5}
@@ -172,9 +166,7 @@ def test_nothing_is_compared_with_a_baseline_that_fails(suite: Suite) -> None:
 
 def test_two_runs_are_refused_before_anything_is_sent(suite: Suite) -> None:
     suite.write(ONE)
-    result = ab(suite, FASTER, FASTER, "--llm-runs=2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
+    refused(ab(suite, FASTER, FASTER, "--llm-runs=2")).fnmatch_lines(
         ["*--llm-runs: 2 cannot tell a change from noise*at least 3 runs of each arm*"]
     )
 

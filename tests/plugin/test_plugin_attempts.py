@@ -81,8 +81,6 @@ def test_the_report_is_of_the_last_attempt_and_lists_the_others(
     monkeypatch.setenv("CI", "true")
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         attempts = []
 
         @llmbench.ttft(rate=20)
@@ -120,8 +118,6 @@ def test_a_void_last_attempt_is_no_pass(suite: Suite, way: str) -> None:
     suite.write(
         """
         import pytest
-        from pytest_llmbench import llmbench
-
         attempts = []
 
         @pytest.fixture

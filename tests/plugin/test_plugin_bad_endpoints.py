@@ -17,8 +17,6 @@ from plugin_suite import Suite, stored_lines
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 TWO = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p99_ms=500, rate=20)
 def test_a(): ...
 
@@ -161,8 +159,7 @@ def test_a_broken_sut_file(suite: Suite) -> None:
 
 def test_a_server_that_dies_mid_run(suite: Suite) -> None:
     """So many may fail that those which were under way are not enough: some more find nobody."""
-    suite.write(
-        """
+    suite.write("""
         from pytest_llmbench import WarmupPolicy, llmbench
         import pytest
 
@@ -172,8 +169,7 @@ def test_a_server_that_dies_mid_run(suite: Suite) -> None:
 
         @llmbench.ttft(p99_ms=500, rate=50, requests=6000)
         def test_x(): ...
-        """
-    )
+    """)
     with EmbeddedEngine.start("fast") as engine:
         killer = threading.Thread(target=kill_when_busy, args=(engine,))
         killer.start()

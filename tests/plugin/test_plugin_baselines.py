@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from plugin_suite import SMALL_WARMUP, Suite
+from plugin_suite import SMALL_WARMUP, Suite, refused
 
 from pytest_llmbench.harness.comparison.baselines import automatic_name
 from pytest_llmbench.harness.recompute import recompute
@@ -172,9 +172,7 @@ def test_another_system_is_refused_with_both_values(suite: Suite) -> None:
 
 @pytest.mark.usefixtures("however_late")
 def test_what_is_known_of_a_server_is_kept(suite: Suite, engine: EmbeddedEngine) -> None:
-    body = (
-        "from pytest_llmbench import llmbench\n\n@llmbench.ttft(rate=40, requests=10)\ndef test_one(): ...\n"
-    )
+    body = "@llmbench.ttft(rate=40, requests=10)\ndef test_one(): ...\n"
     suite.write(body, SMALL_WARMUP)
     (suite.path / "sut.toml").write_text('[request]\nextra_body = { effort = "low" }\n', "utf-8")
     options = ("--llm-sut=sut.toml", "--llm-save=served", "--llm-inconclusive=pass")
@@ -227,15 +225,11 @@ def test_an_inconclusive_comparison_follows_the_policy(suite: Suite) -> None:
 
 
 def test_a_search_is_repeated_as_a_whole(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.throughput(min_concurrency=1, max_concurrency=4, concurrency_step=1)
         @llmbench.no_regression("max_output_token_throughput", max_slowdown=0.2)
         def test_throughput(): ...
-        """
-    )
+    """)
     measure(suite, "--llm-save=main").assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
     values = entry["by_run"]["max_output_token_throughput"]
@@ -336,10 +330,7 @@ def test_a_guarded_test_that_the_baseline_lacks_is_an_error(suite: Suite) -> Non
 
 
 def test_all_mistakes_of_the_marker_are_said_at_collection(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(rate=20)
         @llmbench.no_regression("ttft.p98", max_slowdown=5)
         @llmbench.no_regression("tokens_in_flight")
@@ -347,11 +338,8 @@ def test_all_mistakes_of_the_marker_are_said_at_collection(suite: Suite) -> None
 
         @llmbench.no_regression("ttft.p99")
         def test_measures_nothing(): ...
-        """
-    )
-    result = measure(suite)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines_random(
+    """)
+    refused(measure(suite)).fnmatch_lines_random(
         [
             "*no metric is called 'ttft.p98'; did you mean *ttft.p99*",
             "*must be a share from 0 to below 1 (0.05 is 5 %), got 5*",
@@ -376,9 +364,7 @@ def test_options_may_stand_in_the_ini_file(suite: Suite) -> None:
     )
     (suite.path / ".llmbench").rename(suite.path / "elsewhere")
     suite.write(UNGUARDED)
-    result = measure(suite)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*'ttft.p50:400%' must lie from 0 % to below 100 %, got 400%*"])
+    refused(measure(suite)).fnmatch_lines(["*'ttft.p50:400%' must lie from 0 % to below 100 %, got 400%*"])
     result = measure(suite, "--llm-compare-fail=tpot.p50:5%")
     result.assert_outcomes(passed=1)
     (found,) = [each for each in suite.report["tests"][0]["comparisons"] if each["gated"]]

@@ -6,8 +6,6 @@ import pytest
 from plugin_suite import Suite
 
 TWO = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=5000, rate=20, requests=40)
 def test_a(): ...
 
@@ -57,8 +55,7 @@ def test_budgets_are_positive_numbers(suite: Suite, given: str) -> None:
 
 def test_a_workload_that_raises_hides_no_budget_of_others(suite: Suite) -> None:
     """The check before the first test needs its requests; what it raises is told by its own test."""
-    suite.write(
-        """
+    suite.write("""
         from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
 
         class Broken:
@@ -76,8 +73,7 @@ def test_a_workload_that_raises_hides_no_budget_of_others(suite: Suite) -> None:
 
         @llmbench.ttft(p50_ms=5000, rate=20, requests=40)
         def test_b(): ...
-        """
-    )
+    """)
     result = suite.measure("replay", "--llm-caps=tokens=1000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "tokens (test_suite.py::test_b " in str(result.stderr)

@@ -75,16 +75,14 @@ def test_the_records_say_what_was_planned_and_what_happened(suite: Suite) -> Non
     ],
 )
 def test_searches_and_levels_do_not_take_them_for_failures(suite: Suite, marker: str) -> None:
-    suite.write(
-        f"""
+    suite.write(f"""
         from pytest_llmbench import llmbench, make_workload
 
         IMPATIENT = make_workload("synthetic-uniform", cut_share=0.4, cut_after_s=(0.01, 0.3))
 
         @llmbench.{marker}
         def test_levels(): ...
-        """
-    )
+    """)
     suite.measure("replay:fast?max_num_seqs=16", "--llm-allow-overload")
     (entry,) = suite.report["tests"]
     assert entry["counts"]["cut_by_user"] > 0
@@ -101,10 +99,7 @@ def test_searches_and_levels_do_not_take_them_for_failures(suite: Suite, marker:
 
 
 def test_code_completion_and_its_sessions(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(rate=20, requests=100, workload="profile:COMP", p50_ms=2000)
         def test_completion(llm_result):
             assert llm_result.metrics["cut_share"].point == 0.25
@@ -119,6 +114,5 @@ def test_code_completion_and_its_sessions(suite: Suite) -> None:
         def test_chats(llm_result):
             assert llm_result.metrics["session_completion_rate"].point == 1.0
             assert llm_result.metrics["cut_share"].point > 0.2
-        """
-    )
+    """)
     suite.measure("replay", scale="standard").assert_outcomes(passed=2)

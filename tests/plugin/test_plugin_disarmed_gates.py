@@ -8,8 +8,6 @@ from plugin_suite import Suite
 from pytest_llmbench.compare.limits import comparisons, limits_of_option, nothing_decides
 
 ONE = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(rate=20)
 def test_first_token(): ...
 """

@@ -129,8 +129,6 @@ def test_with_workers(suite: Suite) -> None:
 
 
 MEASURED = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=0.001, rate=20, requests=20)
 def test_broken(): ...
 

@@ -8,8 +8,6 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
 AUTO = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=500, rate=50, requests="auto", max_requests=3000)
 def test_first_token(llm_result):
     assert llm_result.facts.value("load.decided")
@@ -51,7 +49,6 @@ def test_the_plan_ends_loads_as_they_would_end(suite: Suite) -> None:
 
 def test_auto_without_a_limit_is_refused_at_collection(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
         @llmbench.ttft(requests="auto", max_seconds=-1)
         def test_nothing(): ...
         @llmbench.goodput(requests="auto")
@@ -63,8 +60,6 @@ def test_auto_without_a_limit_is_refused_at_collection(suite: Suite) -> None:
 
 def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
-
         @llmbench.goodput(ttft_ms=500, tpot_ms=100, e2e_ms=60_000, min_share=0.9, rate=20, requests=200)
         def test_good(llm_result):
             assert llm_result.goodput_share.point == 1.0
@@ -123,8 +118,6 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
 @pytest.mark.usefixtures("however_late")
 def test_why_thinking_ended_by_a_counter_of_the_page(suite: Suite) -> None:
     body = """
-        from pytest_llmbench import llmbench
-
         @llmbench.reasoning(rate=20, requests=40)
         def test_budget(llm_result): ...
     """
@@ -143,8 +136,6 @@ def test_why_thinking_ended_by_a_counter_of_the_page(suite: Suite) -> None:
 
 def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
-
         LOAD = {"rate": 1, "requests": 200}
 
         @llmbench.reasoning(**LOAD, ttot_p50_ms=50, max_critical_evictions=0, max_budget_force_rate=0.5)
@@ -234,8 +225,6 @@ FAULTY = "replay:fast?fault=http_error&fault_rate=0.03&seed=3"
 
 def test_failures_over_the_limit_and_the_error_budget_before_all(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(p99_ms=60_000, rate=20, requests=1000, max_error_share=0.1)
         def test_left_out(): ...
 

@@ -8,8 +8,6 @@ import pytest
 from plugin_suite import Suite
 
 BODY = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=0.01, concurrency=4, requests=60)
 def test_too_slow(): ...
 

@@ -25,8 +25,6 @@ def test_every_hook_has_an_example(hook: str) -> None:
 def test_workloads_by_name(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20, workload="short-chat")
         def test_x(llm_result):
             assert llm_result.facts.value("workload.name") == "short-chat"
@@ -40,8 +38,6 @@ def test_workloads_by_name(suite: Suite) -> None:
 def test_disclosure(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20)
         def test_x(llm_result):
             assert llm_result.facts.value("sut.software.version") == "unknown"
@@ -54,8 +50,6 @@ def test_disclosure(suite: Suite) -> None:
 def test_result_observer(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20)
         def test_seen(): ...
         """,
@@ -69,8 +63,6 @@ def test_result_observer(suite: Suite) -> None:
 def test_arrivals_by_name(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20, arrival="bursts", requests=50)
         def test_x(llm_result):
             starts = llm_result.observations[0].records.scheduled_ns
@@ -80,7 +72,7 @@ def test_arrivals_by_name(suite: Suite) -> None:
     )
     suite.measure("replay").assert_outcomes(passed=1)
     suite.write(
-        "from pytest_llmbench import llmbench\n@llmbench.ttft(rate=2, arrival='bursts')\ndef test_x(): ...",
+        "@llmbench.ttft(rate=2, arrival='bursts')\ndef test_x(): ...",
         conftest="",
     )
     result = suite.measure("replay")
@@ -101,7 +93,6 @@ def test_arrivals_by_name(suite: Suite) -> None:
 )
 def test_arrivals_that_are_none(suite: Suite, gives: str, said: str) -> None:
     suite.write(
-        "from pytest_llmbench import llmbench\n"
         "@llmbench.ttft(rate=20, arrival='mine', requests=50)\ndef test_x(): ...",
         conftest=f"def pytest_llmbench_arrivals(config):\n    return {gives}",
     )

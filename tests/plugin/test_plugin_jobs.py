@@ -61,8 +61,6 @@ def test_the_shapes_of_engine_repositories_are_decided_and_recomputed(
 
 def test_a_near_limit_takes_five_runs_and_a_far_one_one(suite: Suite) -> None:
     body = """
-        from pytest_llmbench import llmbench
-
         @llmbench.job(prompts=60, concurrency=16, ttft_p50_ms={limit})
         def test_near(): ...
 
@@ -99,8 +97,6 @@ def test_workers_of_xdist_measure_jobs(suite: Suite) -> None:
 @pytest.mark.slow
 def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> None:
     body = """
-        from pytest_llmbench import llmbench
-
         @llmbench.job(prompts=60, concurrency=16, ttft_p50_ms={p50}, e2e_p99_ms={p99})
         def test_gate(): ...
         """
@@ -126,14 +122,10 @@ def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> N
 
 
 def test_keywords_of_other_tests_are_answered_with_those_of_a_job(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.job(requests=100, steady=True, compliance="conditional")
         def test_job(): ...
-        """
-    )
+    """)
     result = standard(suite)
     result.stderr.fnmatch_lines(["*unknown parameter 'requests'; did you mean prompts?*"])
     assert result.ret != 0

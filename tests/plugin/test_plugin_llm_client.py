@@ -37,8 +37,6 @@ def test_it_asks_the_embedded_engine(suite: Suite) -> None:
 COUNTED = """
 import psutil
 import pytest
-from pytest_llmbench import llmbench
-
 def measuring():
     lines = [" ".join(child.cmdline()) for child in psutil.Process().children()]
     return sum("workers.process" in line for line in lines)

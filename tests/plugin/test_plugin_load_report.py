@@ -23,8 +23,6 @@ from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.store.files import write_text
 
 SUITE = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(rate=20, requests=60, p50_ms=5000)
 def test_first(): ...
 

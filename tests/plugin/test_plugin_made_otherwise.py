@@ -128,8 +128,6 @@ def test_a_cold_load_is_not_compared_with_a_warmed_one(saved: Suite, policy: str
 
 def test_a_goodput_under_other_limits_is_another_goodput(suite: Suite) -> None:
     body = """
-    from pytest_llmbench import llmbench
-
     @llmbench.goodput(rate=20, ttft_ms={limit}, min_share=0.01)
     @llmbench.no_regression("{metric}", max_slowdown=0.05)
     def test_good(): ...

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, refused
 
 MARKED = """
 import pytest
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p99_ms=500)
 def test_function(): ...
 
@@ -32,14 +30,11 @@ def test_marked_tests_select_by_keyword(suite: Suite) -> None:
 
 
 def test_module_mark(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
+    suite.write("""
         pytestmark = llmbench.ttft(p99_ms=500)
         def test_a(): ...
         def test_b(): ...
-        """
-    )
+    """)
     suite.run("-rs").assert_outcomes(skipped=2)
 
 
@@ -60,8 +55,6 @@ def test_require_makes_the_skip_an_error(suite: Suite) -> None:
 
 MISTAKEN = """
 import pytest
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p99ms=500, requests=0)
 def test_misspelt(): ...
 
@@ -88,9 +81,7 @@ def test_bare(): ...
 
 def test_all_mistakes_of_all_markers_at_collection(suite: Suite) -> None:
     suite.write(MISTAKEN)
-    result = suite.run("--llm-endpoint=http://127.0.0.1:1/v1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
+    refused(suite.run("--llm-endpoint=http://127.0.0.1:1/v1")).fnmatch_lines(
         [
             "*test_suite.py:*@llmbench on test_misspelt: 2 mistakes",
             "*unknown parameter 'p99ms'; did you mean p99_ms?",
@@ -106,54 +97,41 @@ def test_all_mistakes_of_all_markers_at_collection(suite: Suite) -> None:
 
 
 def test_a_mistake_in_a_parametrised_test_is_said_once(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(p99ms=1)
         @pytest.mark.parametrize("n", range(30))
         def test_many(n): ...
-        """
-    )
+    """)
     result = suite.run("--collect-only")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert str(result.stderr).count("p99ms") == 1
 
 
 def test_unknown_test_of_the_namespace(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
+    suite.write("""
         @llmbench.tfft(p99_ms=1)
         def test_x(): ...
-        """
-    )
+    """)
     result = suite.run()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*llmbench has no test 'tfft'; did you mean ttft?*"])
 
 
 def test_a_mark_of_a_param_stands_before_one_of_the_function(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(requests=111, rate=10)
         @pytest.mark.parametrize("x", [1, pytest.param(2, marks=llmbench.ttft(requests=222, rate=10))])
         def test_x(x): ...
-        """
-    )
+    """)
     result = suite.run("--llm-plan", "--llm-endpoint=http://127.0.0.1:1/v1")
     result.stdout.fnmatch_lines(["*test_x?1?", "*", "*215 requests*", "*test_x?2?", "*", "*222 requests,*"])
 
 
 def test_a_broken_workload_file_is_told_alone(suite: Suite) -> None:
     """Its names are not unknown: they are in the file."""
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
+    suite.write("""
         @llmbench.ttft(workload="mine")
         def test_one(): ...
         @llmbench.ttft(workload={"mine": 1, "synthetic-uniform": (2)})
@@ -162,8 +140,7 @@ def test_a_broken_workload_file_is_told_alone(suite: Suite) -> None:
         def test_sessions(): ...
         @llmbench.ttft(requests=0)
         def test_other_mistakes_are_told(): ...
-        """
-    )
+    """)
     (suite.path / "loads.toml").write_text("[workloads.mine]\nkind = 'trace'\n")
     result = suite.run("--llm-endpoint=replay:fast", "--llm-workloads=loads.toml")
     said = "\n".join(result.errlines)

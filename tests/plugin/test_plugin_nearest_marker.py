@@ -6,8 +6,6 @@ import pytest
 from plugin_suite import Suite
 
 NEAREST = """
-from pytest_llmbench import llmbench
-
 pytestmark = llmbench.ttft(rate=10, requests=40)
 
 @llmbench.ttft(rate=20, requests=40)
@@ -74,7 +72,6 @@ TWO_IN_ONE_PLACE = {
         """,
 }
 TWO_COMPARE = """
-from pytest_llmbench import llmbench
 @llmbench.ttft(p99_ms=1)
 @llmbench.compare(margin=0.1)
 @llmbench.compare(margin=0.2)

@@ -10,8 +10,6 @@ from plugin_suite import Suite
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("however_late")]
 
 TEST = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(requests=50, concurrency=2)
 def test_ttft(llm_result):
     pass

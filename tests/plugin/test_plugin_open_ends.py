@@ -6,10 +6,7 @@ from plugin_suite import Suite
 
 
 def test_an_open_end_is_explained_where_it_is_compared(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(rate=50, requests=90)
         def test_by_attribute(llm_result):
             assert llm_result.ttft.p99.upper < 500
@@ -21,8 +18,7 @@ def test_an_open_end_is_explained_where_it_is_compared(suite: Suite) -> None:
         def test_by_hand(llm_bench):
             result = llm_bench.measure("ttft", rate=50, requests=90)
             assert result.ttft.p99.upper < 500
-        """
-    )
+    """)
     result = suite.measure("replay", scale="standard")
     result.assert_outcomes(failed=3)
     open_end = (
@@ -41,11 +37,8 @@ def test_an_open_end_is_explained_where_it_is_compared(suite: Suite) -> None:
 
 
 def test_none_stays_none_and_other_mistakes_stay_what_they_are(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import dataclasses, json
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=50, requests=90)
         def test_asks_first(llm_result):
             p99 = llm_result.ttft.p99
@@ -64,8 +57,7 @@ def test_none_stays_none_and_other_mistakes_stay_what_they_are(suite: Suite) -> 
         def test_yet_another(llm_result):
             assert llm_result.ttft.p99.upper is None
             len(3)
-        """
-    )
+    """)
     result = suite.measure("replay", scale="standard")
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, refused
 
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.plugin.options import NOW, OPTIONS, values
@@ -21,8 +21,6 @@ NAMES = (
 )  # fmt: skip
 
 PLANNED = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p99_ms=500, rate=20)
 def test_open(): ...
 
@@ -59,16 +57,14 @@ def test_help_names_every_option(suite: Suite) -> None:
 
 def test_an_option_given_twice_is_a_mistake(suite: Suite) -> None:
     suite.write("def test_plain(): ...")
-    result = suite.run("--llm-model=a", "--llm-model=b")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llm-model is given 2 times*: give it once"])
+    refused(suite.run("--llm-model=a", "--llm-model=b")).fnmatch_lines(
+        ["*--llm-model is given 2 times*: give it once"]
+    )
 
 
 def test_a_misspelt_option_is_named_with_the_one_that_is_meant(suite: Suite) -> None:
     suite.write("def test_plain(): ...")
-    result = suite.run("--llm-endpont=replay", "--llm-scal", "quick")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
+    refused(suite.run("--llm-endpont=replay", "--llm-scal", "quick")).fnmatch_lines(
         ["*no option --llm-endpont; did you mean --llm-endpoint?", "*--llm-scal; did you mean --llm-scale?"]
     )
     suite.write("def test_plain(): ...", "def pytest_addoption(parser): parser.addoption('--llm-jury')")
@@ -77,9 +73,9 @@ def test_a_misspelt_option_is_named_with_the_one_that_is_meant(suite: Suite) -> 
 
 def test_wrong_values_are_named(suite: Suite) -> None:
     suite.write(PLANNED)
-    result = suite.run("--llm-plan", "--llm-runs=0", "--llm-seed=-1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llm-runs*0*", "*--llm-seed*-1*"])
+    refused(suite.run("--llm-plan", "--llm-runs=0", "--llm-seed=-1")).fnmatch_lines(
+        ["*--llm-runs*0*", "*--llm-seed*-1*"]
+    )
 
 
 def test_collect_only_touches_no_network(suite: Suite, silent_server: socket.socket) -> None:
@@ -142,17 +138,17 @@ def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite:
 
 @pytest.mark.parametrize("scheme", ["mqtt://h:1", "ftp://h"])
 def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
-    suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
-    result = suite.run(f"--llm-endpoint={scheme}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*supported are http://, https://, sim, replay*"])
+    suite.write("@llmbench.ttft()\ndef test_x(): ...\n")
+    refused(suite.run(f"--llm-endpoint={scheme}")).fnmatch_lines(
+        ["*supported are http://, https://, sim, replay*"]
+    )
 
 
 def test_an_endpoint_in_process_names_a_module_and_an_attribute(suite: Suite) -> None:
-    suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
-    unnamed = suite.run("--llm-endpoint=python:engine")
-    assert unnamed.ret == pytest.ExitCode.USAGE_ERROR
-    unnamed.stderr.fnmatch_lines(["*write python:package.module:attribute*"])
+    suite.write("@llmbench.ttft()\ndef test_x(): ...\n")
+    refused(suite.run("--llm-endpoint=python:engine")).fnmatch_lines(
+        ["*write python:package.module:attribute*"]
+    )
     absent = suite.run("--llm-endpoint=python:no_such_engine:generate")
     absent.assert_outcomes(errors=1)
     absent.stdout.fnmatch_lines(["*python:no_such_engine:generate: the module no_such_engine cannot be*"])
@@ -164,9 +160,9 @@ def test_the_timeout_is_that_of_the_option(suite: Suite) -> None:
     suite.write(PLANNED)
     result = suite.run("--llm-endpoint=replay", "--llm-scale=quick", "--llm-timeout=0.001", "-k", "test_open")
     result.stdout.fnmatch_lines(["*within 0.001 s (between-chunks deadline)*"])
-    wrong = suite.run("--llm-plan", "--llm-timeout=-1")
-    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
-    wrong.stderr.fnmatch_lines(["*--llm-timeout: give a number above 0, got*"])
+    refused(suite.run("--llm-plan", "--llm-timeout=-1")).fnmatch_lines(
+        ["*--llm-timeout: give a number above 0, got*"]
+    )
 
 
 @pytest.mark.parametrize("old", NOW)

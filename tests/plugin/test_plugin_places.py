@@ -8,11 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, refused
 
 BY_PLACE = """
-    from pytest_llmbench import llmbench
-
     @llmbench.job(prompts=40, concurrency=4, min_output_tok_s={"h100": 1, "mi300": 10_000_000})
     def test_job(): ...
 """
@@ -27,9 +25,7 @@ def test_the_accelerator_of_the_sut_file_or_the_option_chooses(suite: Suite) -> 
 
 def test_an_unknown_place_is_an_error_before_anything_is_sent(suite: Suite) -> None:
     suite.write(BY_PLACE)
-    result = suite.measure("replay", "--llm-place=l4")
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
+    refused(suite.measure("replay", "--llm-place=l4")).fnmatch_lines(
         ["*min_output_tok_s: numbers for h100, mi300*--llm-place=l4, *name no accelerator*"]
     )
 
@@ -47,17 +43,13 @@ LAUNCHED = """
 def test_a_suite_that_opens_its_own_system_must_say_where_it_is(suite: Suite) -> None:
     """Else it would be judged by the numbers of the first place."""
     suite.write(BY_PLACE, LAUNCHED)
-    result = suite.run()
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(["*numbers for h100, mi300*--llm-place is not given*"])
+    refused(suite.run()).fnmatch_lines(["*numbers for h100, mi300*--llm-place is not given*"])
     suite.run("--llm-place=h100").assert_outcomes(passed=1)
     assert suite.run("--llm-plan").ret == suite.run("--collect-only").ret == 0
 
 
 def test_a_margin_by_place(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
-
         @llmbench.job(prompts=40, concurrency=4)
         @llmbench.no_regression("tpot.p50", max_slowdown={"pre-merge": 0.5, "post-merge": 0.01})
         def test_job(): ...
@@ -102,14 +94,10 @@ def test_an_advisory_limit_must_be_one(suite: Suite) -> None:
         @llmbench.ttft(advisory=[goodput >= 5 * req_s])
         def test_first_token(): ...
     """)
-    result = suite.measure("replay")
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(["*goodput*"])
+    refused(suite.measure("replay")).fnmatch_lines(["*goodput*"])
 
 
 LIMITED = """
-    from pytest_llmbench import llmbench
-
     @llmbench.job(prompts=40, concurrency=4, limits_file="limits.toml")
     def test_job(): ...
 """
@@ -146,9 +134,9 @@ def test_a_limit_that_no_calibration_proposes_is_named(suite: Suite) -> None:
     result.assert_outcomes(passed=1)
     assert "tpot.p50; none for fail_rate: it was 0 or unknown" in " ".join(result.outlines).replace("  ", "")
     assert set(tomllib.loads(path.read_text())["test_job"]["tpot.p50"]) == {"h100", "l4"}
-    refused = suite.measure("replay", "--llm-place=l4")
-    assert refused.ret == 4
-    refused.stderr.fnmatch_lines(["*fail_rate: numbers for h100*: add a number, by hand or with --llm-cal*"])
+    refused(suite.measure("replay", "--llm-place=l4")).fnmatch_lines(
+        ["*fail_rate: numbers for h100*: add a number, by hand or with --llm-cal*"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,8 +160,6 @@ def test_a_file_that_limits_nothing_of_the_test_is_a_mistake(suite: Suite, text:
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "calibrate-a-gate.md"
 BATCH = """
-    from pytest_llmbench import llmbench
-
     @llmbench.job(prompts=40, concurrency=4)
     def test_batch(): ...
 """
@@ -198,9 +184,7 @@ def test_the_sut_file_limits_a_test_at_its_accelerator(suite: Suite, accelerator
 def test_limits_for_no_known_place_are_an_error_before_anything_is_sent(suite: Suite) -> None:
     suite.write(BATCH)
     (suite.path / "sut.toml").write_text(limits_of_the_page("NVIDIA L4"))
-    result = suite.measure("replay", "--llm-sut=sut.toml")
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
+    refused(suite.measure("replay", "--llm-sut=sut.toml")).fnmatch_lines(
         ["*limits of test_batch: numbers for h100, mi300*, the SUT file names NVIDIA L4*--llm-place*"]
     )
 

@@ -120,7 +120,7 @@ def profiled(url: str, folder: Path, budget: int = 1000, **asked: Any) -> tuple[
     [
         ("absent", r"not profiled: profile.start: POST \S+/start_profile answered with status 404, .*"),
         ("fails", r"not profiled: .* answered with status 500, .*the profiler failed.*"),
-        ("hangs", r"not profiled: \S+/start_profile: connected, but no answer within 0.2 s .*"),
+        ("hangs", r"not profiled: \S+/start_profile: connected, but no answer within 0.20 s .*"),
     ],
 )
 def test_a_profiler_that_does_not_work_is_a_note(state: str, said: str, tmp_path: Path) -> None:
@@ -179,8 +179,6 @@ def test_a_replay_has_nothing_to_profile(measured: Any, suite: Suite) -> None:
 def test_a_failed_comparison_is_profiled_and_split(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20, requests=50)
         @llmbench.no_regression("tpot.p50", max_slowdown=0.03)
         def test_gate(): ...

@@ -43,13 +43,9 @@ def test_limits_on_classes_are_judged_told_and_recomputed(
 
 
 def test_the_plan_tells_what_a_profile_suggests(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(rate=20, p50_ms=900, workload="profile:COMP")
         def test_completion(): ...
-        """
-    )
+    """)
     result = suite.run("--llm-endpoint=replay", "--llm-plan", "--llm-scale=quick")
     result.stdout.fnmatch_lines(["*profile:COMP*suggests ttft.p99 <= 200 ms (a suggestion, not applied)*"])

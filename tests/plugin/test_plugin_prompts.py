@@ -16,8 +16,6 @@ from pytest_llmbench.store.records_file import read_runs
 
 pytestmark = pytest.mark.usefixtures("however_late")
 BODY = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=5000, concurrency=2, requests=12)
 def test_first_token(): ...
 """

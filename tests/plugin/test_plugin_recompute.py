@@ -70,8 +70,7 @@ def test_figures_are_identical_shared_loads_included(
 
 
 def test_adapters_that_come_and_go_are_recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(
-        """
+    suite.write("""
         from pytest_llmbench import Fixed, SyntheticWorkload, churn, llmbench
 
         SHORT = SyntheticWorkload("short", Fixed(16), Fixed(40))
@@ -81,22 +80,17 @@ def test_adapters_that_come_and_go_are_recomputed(suite: Suite, capsys: pytest.C
         def test_away(llm_result):
             assert llm_result.metrics["completion_rate[adapter-1]"].point < 1
             assert llm_result.metrics["adapter_load.p50"].point == 40
-        """
-    )
+    """)
     suite.measure("replay:fast?adapters=2&adapter_load_ms=40").assert_outcomes(passed=1)
     status, said = recomputed(suite, capsys)
     assert status == 0, said
 
 
 def test_runs_of_a_baseline_are_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.capacity(initial=2, maximum=4, ttft_p99_ms=5_000)
         def test_capacity(): ...
-        """
-    )
+    """)
     suite.measure("replay", "--llm-runs=3", "--llm-save=main", "--llm-inconclusive=pass")
     (entry,) = suite.report["tests"]
     assert len(entry["by_run"]["max_concurrency"]) == 3

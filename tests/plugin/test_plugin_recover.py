@@ -288,8 +288,6 @@ def test_a_full_disk_under_the_output_costs_no_result(suite: Suite) -> None:
     """The terminal's plugin raises as it writes the outcome of the first test."""
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         class Full:
             def write(self, text):
                 raise OSError(28, "No space left on device")

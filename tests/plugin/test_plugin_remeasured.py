@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 from command_lines import measuring_processes
 from however_late import LIMITS
-from plugin_suite import SMALL_WARMUP, Suite
+from plugin_suite import SMALL_WARMUP, Suite, refused
 from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 BODY = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=2000, rate=20)
 def test_first_token(): ...
 """
@@ -140,9 +138,7 @@ def test_a_closed_loop_that_stood_still_is_void_or_says_what_it_may_be_off_by(
 @pytest.mark.parametrize("given", ["-1", "21", "often"])
 def test_a_number_that_makes_no_sense(suite: Suite, given: str) -> None:
     suite.write(BODY)
-    result = suite.measure("replay", f"--llm-remeasure={given}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llm-remeasure*"])
+    refused(suite.measure("replay", f"--llm-remeasure={given}")).fnmatch_lines(["*--llm-remeasure*"])
 
 
 def test_every_load_of_a_session_is_held_to_the_limits_of_its_host(suite: Suite) -> None:

@@ -12,8 +12,6 @@ from pytest_llmbench.store.records_file import read_runs
 
 QUICKSTART = Path(__file__).parents[2] / "example_suites" / "quickstart" / "test_first_token.py"
 ONE = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=500, rate=20)
 def test_first_token(): ...
 """
@@ -96,16 +94,14 @@ def test_records_of_all_phases_are_written_and_the_same_again(suite: Suite) -> N
 
 
 def test_the_bench_fixture_replays_as_well(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         from pytest_llmbench import ClosedLoop, LoadPlan
 
         def test_by_hand(llm_bench, llm_workload):
             plan = LoadPlan("by hand", llm_workload("synthetic-uniform"), ClosedLoop(3), 30, seed=1)
             assert llm_bench.run(plan).records.counts()["ok"] == 30
             assert llm_bench.measure("ttft", concurrency=2).completion_rate.point == 1.0
-        """
-    )
+    """)
     suite.measure("replay").assert_outcomes(passed=1)
 
 

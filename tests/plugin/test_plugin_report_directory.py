@@ -6,14 +6,12 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, refused
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.harness.report_files import RENDERED, _is_read
 
 TWO = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(rate=20, requests=20)
 def test_one(): ...
 
@@ -83,9 +81,7 @@ def test_no_file_of_others_is_replaced(suite: Suite, name: str) -> None:
     theirs = suite.path / "out" / name
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"of": "another plugin"}\n', "utf-8")
-    result = suite.measure("replay", PASS, "-k", "test_one")
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
+    refused(suite.measure("replay", PASS, "-k", "test_one")).fnmatch_lines(
         [f"*{name.rpartition('/')[2]}*", "*move it, or name another directory with --llm-report"]
     )
     assert theirs.read_text("utf-8") == '{"of": "another plugin"}\n'
@@ -95,8 +91,6 @@ def test_no_file_of_others_is_replaced(suite: Suite, name: str) -> None:
 def test_what_others_write_meanwhile_is_not_replaced_either(suite: Suite) -> None:
     suite.write("""
     from pathlib import Path
-    from pytest_llmbench import llmbench
-
     @llmbench.ttft(rate=20, requests=20)
     def test_one():
         Path("out/report.html").write_text("another plugin's page")

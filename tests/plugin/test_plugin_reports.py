@@ -18,8 +18,6 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 BODY = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=2000, rate=20)
 def test_first_token(): ...
 """
@@ -189,7 +187,7 @@ def test_a_section_that_cannot_be_shown_costs_no_other(suite: Suite, monkeypatch
         return lines(entry, **more)
 
     monkeypatch.setattr(terminal, "brief_lines", spoiled)
-    suite.write(BODY + "\n\n" + BODY.split("\n\n", 1)[1].replace("test_first_token", "test_b"))
+    suite.write(BODY + "\n\n" + BODY.replace("test_first_token", "test_b"))
     result = suite.measure("replay", "--llm-inconclusive=pass")
     result.stdout.fnmatch_lines(["*test_first_token *PASS*", "*ERROR:*test_b: cannot be shown: KeyError*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -26,8 +26,6 @@ version = "1"
 subset_method = "all"
 """
 GATES = """
-from pytest_llmbench import llmbench
-
 @llmbench.sessions(workload="agents", arrival="trace", job_p50_s=60)
 def test_as_recorded(llm_result):
     assert llm_result.job_generator_wait.max.point == 0
@@ -93,8 +91,6 @@ def test_a_long_trace_is_recomputed_too(suite: Suite, capsys: pytest.CaptureFixt
     (suite.path / "agents.jsonl").write_text("\n".join(map(json.dumps, rows)))
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.sessions(workload="agents", arrival="trace", job_p50_s=60)
         def test_as_recorded(): ...
         """,
@@ -124,8 +120,6 @@ def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite)
 _PAGE = ROOT / "docs/how-to/measure-sessions.md"
 LIBRARY = re.findall(r"^```toml\n(\[workloads\.clerks\].*?)^```", _PAGE.read_text("utf-8"), re.M | re.S)[0]
 TALKS = """
-from pytest_llmbench import llmbench
-
 @llmbench.sessions(workload="clerks", sessions=2, total_sessions=3, probe_sessions=2, job_p50_s=60)
 def test_talks(llm_result):
     assert llm_result.metrics["session_completion_rate"].point == 1

@@ -47,8 +47,6 @@ async def test_single_requests(llm_client):
 """
 OVERRIDDEN = """
 import pytest
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(rate=20, requests=40)
 def test_outside(): ...
 
@@ -67,8 +65,6 @@ def test_outside_again(llm_result):
 """
 PARAMETRIZED = """
 import pytest
-from pytest_llmbench import llmbench
-
 @pytest.mark.parametrize("llm_sut", ["replay:fast", "replay:h100-8b"])
 @llmbench.ttft(rate=20, requests=40)
 def test_each(llm_sut, llm_result):
@@ -106,8 +102,6 @@ def test_a_parametrized_name(suite: Suite) -> None:
 
 PLANNED = """
 import pytest
-from pytest_llmbench import llmbench
-
 @pytest.fixture(scope="session", params=["fast", "h100-8b"])
 def preset(request):
     return request.param
@@ -135,8 +129,7 @@ def test_the_plan_says_what_is_shared_within_a_set_up(suite: Suite, scope: str, 
 
 
 def test_a_server_that_does_not_start_is_told_without_our_code(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
         from pytest_llmbench import SUT, launched_server, llmbench
 
@@ -150,8 +143,7 @@ def test_a_server_that_does_not_start_is_told_without_our_code(suite: Suite) -> 
 
         @llmbench.ttft(rate=20)
         def test_two(): ...
-        """
-    )
+    """)
     ran = suite.run()
     ran.assert_outcomes(errors=2)
     told = ["*ended with exit code 3 before it was healthy", "*| no such model", "*start it by hand*"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, refused
 from test_plugin_hooks import example
 
 TWO_GATES = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(p50_ms=500, rate=20)
 def test_median(): ...
 
@@ -97,23 +95,19 @@ def test_without_the_later_test_the_clause_is_unmet(suite: Suite) -> None:
 
 
 def test_workloads_of_a_file(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(concurrency=2, workload="tiny")
         def test_x(llm_result):
             assert llm_result.facts.value("workload.name") == "tiny"
-        """
-    )
+    """)
     (suite.path / "w.toml").write_text("[workloads.tiny]\ninput_tokens = 8\noutput_tokens = 2\n")
     suite.measure("replay", "--llm-workloads=w.toml", "--llm-records=sequence").assert_outcomes(passed=1)
     (file,) = (suite.path / "out" / "sequence").iterdir()
     assert file.name.startswith("tiny-")
     (suite.path / "w.toml").write_text("[workloads.tiny]\ninput_tokens = 8\n")
-    wrong = suite.measure("replay", "--llm-workloads=w.toml")
-    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
-    wrong.stderr.fnmatch_lines(["*w.toml: workloads.tiny: output_tokens is missing*"])
+    refused(suite.measure("replay", "--llm-workloads=w.toml")).fnmatch_lines(
+        ["*w.toml: workloads.tiny: output_tokens is missing*"]
+    )
 
 
 def test_variants_by_hook(suite: Suite) -> None:
@@ -141,7 +135,7 @@ def test_variants_by_hook(suite: Suite) -> None:
 
 def test_a_test_that_misses_something_says_all_of_it_before_any_load(suite: Suite) -> None:
     suite.write(
-        "from pytest_llmbench import llmbench\n\n@llmbench.ttft(concurrency=2)\ndef test_x(): ...\n",
+        "@llmbench.ttft(concurrency=2)\ndef test_x(): ...\n",
         conftest="""
         from dataclasses import replace
         import pytest

@@ -49,11 +49,8 @@ def test_equal_names_of_two_files_are_told_apart(suite: Suite) -> None:
 
 
 def test_the_cause_of_a_test_without_a_measurement_is_what_was_raised(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
-        from pytest_llmbench import llmbench
-
         @pytest.fixture
         def llm_sut():
             raise ConnectionError("the server did not start")
@@ -63,8 +60,7 @@ def test_the_cause_of_a_test_without_a_measurement_is_what_was_raised(suite: Sui
 
         @llmbench.ttft(rate=20)
         def test_lacks(no_such_fixture): ...
-        """
-    )
+    """)
     suite.measure("replay").assert_outcomes(errors=2)
     errors = [test["error"] for test in suite.report["tests"]]
     assert errors == ["ConnectionError: the server did not start", "fixture 'no_such_fixture' not found"]
@@ -102,8 +98,6 @@ def test_subtests_are_no_attempts_and_take_no_measurement(suite: Suite) -> None:
     suite.write(
         """
         import pytest
-        from pytest_llmbench import llmbench
-
         @pytest.mark.parametrize("highest", [1, 9])
         @llmbench.ttft(rate=20)
         def test_parts(subtests, highest):

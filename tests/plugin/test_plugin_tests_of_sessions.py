@@ -8,8 +8,6 @@ from plugin_suite import SMALL_WARMUP, Suite
 from pytest_llmbench.__main__ import main
 
 PREFIX_CACHE = """
-from pytest_llmbench import llmbench
-
 TALKS = {
     "sessions": {
         "turns": (2, 4),
@@ -53,8 +51,6 @@ def test_a_prefix_cache_by_turn(suite: Suite, capsys: pytest.CaptureFixture[str]
 
 
 FAIRNESS = """
-from pytest_llmbench import llmbench
-
 CHAT = {"sessions": {"turns": (2, 4), "input_tokens": (30, 100), "output_tokens": (20, 40), "pause_s": 0.1}}
 AGENT = {"sessions": {"turns": (4, 8), "input_tokens": (300, 900), "output_tokens": (60, 200)}}
 
@@ -84,8 +80,6 @@ def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -
 
 
 MEMORY = """
-from pytest_llmbench import llmbench
-
 TALKS = {
     "sessions": {"turns": 4, "own_tokens": 1008, "input_tokens": 16, "output_tokens": 16, "pause_s": 1.0}
 }
@@ -123,8 +117,6 @@ def test_idle_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None
 
 
 JOBS = """
-from pytest_llmbench import llmbench
-
 CHAT = {"sessions": {"turns": (2, 4), "input_tokens": (30, 100), "output_tokens": (20, 40), "pause_s": 0.1}}
 CLOSED = {"workload": CHAT, "sessions": 4, "total_sessions": 40}
 
@@ -166,8 +158,6 @@ def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.Capture
 
 def test_the_steady_state_of_sessions_needs_ten_waves(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
-
         @llmbench.sessions(sessions=8, total_sessions=79, steady=True)
         def test_few(): ...
     """)
@@ -177,8 +167,6 @@ def test_the_steady_state_of_sessions_needs_ten_waves(suite: Suite) -> None:
 
 def test_the_steady_state_of_sessions_is_asked_of_a_closed_loop(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
-
         @llmbench.sessions(rate=5, steady=True)
         def test_open(): ...
     """)

@@ -10,10 +10,7 @@ from plugin_suite import Suite
 
 
 def test_the_summary_says_what_was_judged(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(p50_ms=0.01, p99_ms=0.01, rate=20)
         def test_bad(): ...
 
@@ -28,8 +25,7 @@ def test_the_summary_says_what_was_judged(suite: Suite, monkeypatch: pytest.Monk
 
         @llmbench.ttft(rate=20)
         def test_own(): assert 1 == 2
-        """
-    )
+    """)
     monkeypatch.setenv("COLUMNS", "300")
     result = suite.run(
         "--llm-endpoint=replay:fast?fault=http_error&fault_rate=0.1", "--llm-scale=quick", "-k void"
@@ -47,10 +43,7 @@ def test_the_summary_says_what_was_judged(suite: Suite, monkeypatch: pytest.Monk
 
 
 def test_pass_fail_and_inconclusive(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(p50_ms=2000, rate=20)
         def test_good(llm_result):
             assert llm_result.ttft.p50.upper < 2000
@@ -66,8 +59,7 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
         @llmbench.ttft(rate=20)
         def test_body(llm_result):
             assert llm_result.ttft.p50.point < 0, "impossible"
-        """
-    )
+    """)
     result = suite.measure("replay")
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
@@ -95,22 +87,17 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
 
 
 def test_inconclusive_may_pass(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(p99_9_ms=2000, rate=20)
         def test_undecided(): ...
-        """
-    )
+    """)
     suite.measure("replay", "--llm-inconclusive=pass").assert_outcomes(passed=1)
     assert suite.report["tests"][0]["gate"]["verdict"] == "inconclusive"
 
 
 def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
     # Prompts of more tokens than the engine's context: it refuses them all, which is beyond any error budget.
-    suite.write(
-        """
+    suite.write("""
         from pytest_llmbench import Fixed, SyntheticWorkload, WarmupPolicy, llmbench
         import pytest
 
@@ -122,8 +109,7 @@ def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
 
         @llmbench.ttft(p50_ms=500, rate=50, workload=HUGE, requests=6)
         def test_refused(): ...
-        """
-    )
+    """)
     result = suite.measure("replay")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*INVALID: this run is not judged", "*6 of 6 requests failed*"])
@@ -136,17 +122,13 @@ def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
 
 
 def test_compliance_fails_only_when_asked(suite: Suite) -> None:
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(rate=20, compliance="conditional")
         def test_asked(): ...
 
         @llmbench.ttft(rate=20)
         def test_not_asked(): ...
-        """
-    )
+    """)
     result = suite.measure("replay")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
@@ -165,8 +147,7 @@ def test_llm_result_without_a_marker_is_refused(suite: Suite) -> None:
 
 
 def test_async_bodies_and_hand_made_plans(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
         from pytest_llmbench import ClosedLoop, LoadPlan, llmbench
 
@@ -191,16 +172,13 @@ def test_async_bodies_and_hand_made_plans(suite: Suite) -> None:
         def test_whole_test_by_hand(llm_bench):
             result = llm_bench.measure("ttft", rate=20, p50_ms=2000, requests=60)
             assert result.gate.verdict == "pass"
-        """
-    )
+    """)
     suite.measure("replay").assert_outcomes(passed=4)
 
 
 def test_an_overridden_sut_needs_no_endpoint(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20)
         def test_x(llm_result):
             assert llm_result.completion_rate.point == 1
@@ -225,8 +203,6 @@ def test_beside_other_plugins(suite: Suite, plugins: list[str], monkeypatch: pyt
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(rate=20, requests=20)
         def test_a(): ...
 
@@ -242,11 +218,8 @@ def test_beside_other_plugins(suite: Suite, plugins: list[str], monkeypatch: pyt
 
 
 def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
-        from pytest_llmbench import llmbench
-
         @pytest.mark.xfail(reason="known to be slow")
         @llmbench.ttft(p99_ms=0.001, rate=40)
         def test_expected(): ...
@@ -254,8 +227,7 @@ def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
         @pytest.mark.xfail(reason="was slow")
         @llmbench.ttft(p50_ms=1000, rate=40)
         def test_better(): ...
-        """
-    )
+    """)
     result = suite.measure("replay")
     result.assert_outcomes(xfailed=1, xpassed=1)
     assert [entry["outcome"] for entry in suite.report["tests"]] == ["xfailed", "xpassed"]
@@ -264,15 +236,11 @@ def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
 
 
 def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> None:
-    suite.write(
-        """
+    suite.write("""
         import pytest
-        from pytest_llmbench import llmbench
-
         @pytest.mark.parametrize("x", [1, pytest.param(2, marks=llmbench.ttft(rate=40)), 3])
         def test_some(x): ...
-        """
-    )
+    """)
     suite.measure("replay", "--llm-inconclusive=pass").assert_outcomes(passed=3)
     assert [entry["nodeid"] for entry in suite.report["tests"]] == ["test_suite.py::test_some[2]"]
 
@@ -281,17 +249,13 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16 places complete some 11.6 requests per second, and 11 when lengths are unlucky."""
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
+    suite.write("""
         @llmbench.ttft(rate=11.5, requests=1000)
         def test_busy(): ...
 
         @llmbench.ttft(rate=4, requests=1000)
         def test_calm(): ...
-        """
-    )
+    """)
     monkeypatch.setenv("COLUMNS", "400")
     result = suite.measure("replay:h100-8b?max_num_seqs=16", scale="standard")
     result.assert_outcomes(passed=2)
@@ -328,8 +292,6 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
 def test_a_verdict_is_raised_within_the_wrappers_of_others(suite: Suite, order: str, style: str) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
-
         @llmbench.ttft(p50_ms=0.01, rate=20)
         def test_bad(): raise AssertionError("the body of a failed gate does not run")
 

@@ -9,8 +9,6 @@ from plugin_suite import SMALL_WARMUP, Suite
 
 FOUR = "replay:h100-70b-tp4?prefix_caching=on&replicas=4"
 SUITE = """
-from pytest_llmbench import llmbench
-
 CHATS = {
     "sessions": {
         "turns": (3, 8),

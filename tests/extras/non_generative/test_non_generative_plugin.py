@@ -6,8 +6,6 @@ import pytest
 from plugin_suite import Suite
 
 EMBED = """
-from pytest_llmbench import llmbench
-
 @llmbench.non_generative(latency_p50_ms=5000, min_requests_per_s=1, concurrency=4, requests=200)
 def test_embed(llm_result):
     assert "ttft.p50" not in llm_result.metrics

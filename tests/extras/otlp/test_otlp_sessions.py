@@ -10,11 +10,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, refused
 
 ONE = """
-from pytest_llmbench import llmbench
-
 @llmbench.ttft(rate=20, requests=30)
 def test_first_token(): ...
 """
@@ -78,15 +76,15 @@ def test_a_collector_that_refuses_turns_no_verdict(suite: Suite, collector: tupl
 
 def test_a_receiver_that_nobody_has_is_a_mistake_before_any_load(suite: Suite) -> None:
     for given in ("otpl:http://host", "otlp", "otlp:"):
-        result = suite.measure("replay", f"--llm-send={given}")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*--llm-send '{given}' names no receiver*"])
+        refused(suite.measure("replay", f"--llm-send={given}")).fnmatch_lines(
+            [f"*--llm-send '{given}' names no receiver*"]
+        )
 
 
 def test_a_library_that_is_not_installed_is_told_before_any_load(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    result = suite.measure("replay", "--llm-send=otlp:http://host")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*needs a package that is not installed: opentelemetry*", "*[[]otlp]*"])
+    refused(suite.measure("replay", "--llm-send=otlp:http://host")).fnmatch_lines(
+        ["*needs a package that is not installed: opentelemetry*", "*[[]otlp]*"]
+    )
