@@ -16,7 +16,6 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.accuracy import procedure as accuracy
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import build
@@ -32,9 +31,7 @@ from pytest_llmbench.workloads.synthetic import ARITHMETIC
 
 
 def measured(scenario: str = "fast", **given: Any) -> TestResult:
-    asked = build(accuracy.Parameters, given, test="accuracy", counted=True)
-    engine = ReplayEngine(parse_scenario(scenario))
-    return drive(accuracy.procedure(asked, ReplayedSUT().setting(asked.workload)), engine.run)
+    return ReplayedSUT(scenario).measure(accuracy.TEST, **given)
 
 
 def verdict(result: TestResult) -> GateVerdict:

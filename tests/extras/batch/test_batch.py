@@ -13,15 +13,12 @@ from pytest_llmbench import make_workload
 from pytest_llmbench.extras.batch import figures, procedure
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.plan import Batch, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect_at
 
@@ -47,9 +44,7 @@ def row(
 
 
 def measured(**given: Any) -> TestResult:
-    asked = build(procedure.Parameters, given, test="batch", counted=True)
-    engine = ReplayEngine(parse_scenario("fast"))
-    return drive(procedure.TEST.procedure(asked, ReplayedSUT().setting(asked.workload)), engine.run)
+    return ReplayedSUT().measure(procedure.TEST, **given)
 
 
 def with_records(result: TestResult, *runs: list[RequestRecord]) -> list[Any]:

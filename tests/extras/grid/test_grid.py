@@ -12,17 +12,11 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.grid import front, procedure
 from pytest_llmbench.extras.grid.front import PER_ACCELERATOR
-from pytest_llmbench.harness.execution import drive
-from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
 
 
 def measured(**given: Any) -> TestResult:
-    asked = build(procedure.Parameters, given, test="grid", counted=True)
-    engine = ReplayEngine(parse_scenario("fast"))
-    return drive(procedure.TEST.procedure(asked, ReplayedSUT().setting(asked.workload)), engine.run)
+    return ReplayedSUT().measure(procedure.TEST, **given)
 
 
 WHOLE = {

@@ -22,7 +22,6 @@ from pytest_llmbench.extras.integrity.checks import (
     AuditPrompts,
     replies_of,
 )
-from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
@@ -31,18 +30,12 @@ from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
 def measured(scenario: str = "fast", change: Any = lambda seen: seen, **given: Any) -> TestResult:
-    asked = build(procedure.Parameters, given, test="integrity", counted=True)
-    sut = ReplayedSUT(scenario, change=change)
-    engine = ReplayEngine(parse_scenario(scenario))
-    setting = sut.setting(asked.workload, "quick")
-    return drive(procedure.TEST.procedure(asked, setting), lambda plan: change(engine.run(plan)))
+    return ReplayedSUT(scenario, change=change).measure(procedure.TEST, "quick", **given)
 
 
 def found(result: TestResult) -> set[str]:

@@ -12,7 +12,6 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.non_generative import procedure as non_generative
-from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.catalogue import OF_THE_DRAFT
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
@@ -22,13 +21,11 @@ from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import metric, ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.comparisons import headline_names
-from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.sequence import drawn
 
 OF_OUTPUT = ("first_event_ns", "first_nonempty_ns", "first_content_ns", "last_content_ns", "output_tokens")
@@ -39,14 +36,10 @@ def parameters(**given: Any) -> non_generative.Parameters:
 
 
 def measured(scenario: str = "fast", change: Any = None, keep: Any = None, **given: Any) -> TestResult:
-    asked = parameters(**given)
-    engine = ReplayEngine(parse_scenario(scenario), generates=False)
+    def changed(seen: Observation) -> Observation:
+        return seen if change is None or seen.plan.phase is not Phase.MEASURE else change(seen)
 
-    def run(plan: LoadPlan) -> Observation:
-        seen = engine.run(plan)
-        return seen if change is None or plan.phase is not Phase.MEASURE else change(seen)
-
-    return drive(non_generative.procedure(asked, ReplayedSUT().setting(asked.workload, **keep or {})), run)
+    return ReplayedSUT(scenario, change=changed).measure(non_generative.TEST, keep=keep, **given)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from pytest_llmbench.extras.speculative import procedure
 from pytest_llmbench.extras.speculative.procedure import acceptance_of, by_replies, by_stream
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.execution import drive
-from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.metrics.itl import choose_option, itl_samples
 from pytest_llmbench.metrics.latency import tpot_ms
 from pytest_llmbench.model.judgement import GateVerdict
@@ -39,12 +37,7 @@ WORK = SyntheticWorkload("short", Fixed(50), Fixed(100))
 
 
 def measured(scenario: str = ON, change: Any = lambda seen: seen, **given: Any) -> TestResult:
-    asked = build(procedure.Parameters, given, test="speculative", counted=True)
-    on = ReplayEngine(parse_scenario(scenario))
-    off = on.variant("speculation_disabled")
-    setting = ReplayedSUT(scenario).setting(asked.workload, "quick")
-    run = procedure.TEST.procedure(asked, setting)
-    return drive(run, lambda plan: change((off if plan.variant else on).run(plan)))
+    return ReplayedSUT(scenario, change=change).measure(procedure.TEST, "quick", **given)
 
 
 def close(estimate: Any, truth: float, within: float) -> bool:
