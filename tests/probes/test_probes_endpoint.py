@@ -19,6 +19,7 @@ KEY = Credentials(
     {"Authorization": f"Bearer {CANARY}"}, frozenset({CANARY}), "environment variable LLM_API_KEY"
 )
 HASTY = Access(connect_s=0.5, answer_s=0.5)
+POSTS = ("POST /v1/chat/completions", "POST /v1/completions")
 
 
 # --- endpoints that answer as they should
@@ -319,8 +320,7 @@ def test_one_of_several_models(serve, engine):
 @pytest.mark.parametrize("wanted", ["org/smal-model", "small-model", "Small-Model", "other/small-model"])
 def test_an_unknown_model(serve, engine, wanted):
     refusal = Canned.json({"error": {"message": "The model does not exist.", "code": 404}}, 404)
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, model=wanted)
+    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url, model=wanted)
     assert f"has no model '{wanted}'" in message
     assert "did you mean org/small-model? it serves org/small-model (--llm-model)" in message
 
@@ -335,7 +335,7 @@ def test_a_model_that_answers_need_not_be_listed(serve, engine):
 
 def test_a_model_that_an_endpoint_without_a_list_does_not_have(serve):
     refusal = Canned.json({"error": {"message": "The model `x` does not exist.", "code": 404}}, 404)
-    server = serve({"POST /v1/chat/completions": refusal, "POST /v1/completions": refusal})
+    server = serve(dict.fromkeys(POSTS, refusal))
     message = told(SUTError, server.url, model="x")
     assert "has no model 'x': The model `x` does not exist." in message
 
@@ -442,9 +442,8 @@ def unprocessable(name: str) -> Canned:
     ],
 )
 def test_an_engine_that_refuses_a_field(serve, engine, refusal, remedy):
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
     asking = RequestForm(ignore_eos=True, extra_body={"cache_prompt": False, "return_token_ids": True})
-    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, asking=asking)
+    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url, asking=asking)
     assert "it refuses the field" in message
     assert remedy in message
 
@@ -496,8 +495,7 @@ def test_what_a_model_refuses_is_left_out(serve, engine, said, changed):
 
 
 def test_what_the_author_sends_is_not_left_out(serve, engine):
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    for path in paths:
+    for path in POSTS:
         engine[path].refuses = refusing(temperature=NO_HEAT)
     message = told(SUTError, serve(engine).url, asking=RequestForm(extra_body={"temperature": 0.7}))
     assert "take temperature out of request.extra_body" in message
@@ -535,8 +533,7 @@ def test_model_lists_of_other_forms(serve, engine, listed, names):
 def test_the_words_of_a_server_are_kept(serve, engine, refusal, status, streamed):
     said = Canned.events(refusal) if streamed else Canned.json(refusal)
     said.status = status
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    assert "no balance left" in told(SUTError, serve(engine | dict.fromkeys(paths, said)).url)
+    assert "no balance left" in told(SUTError, serve(engine | dict.fromkeys(POSTS, said)).url)
 
 
 def test_one_newline_between_events(serve, engine):
@@ -559,8 +556,7 @@ def test_a_refusal_that_shows_the_whole_request_blames_no_field(serve, engine):
         },
         422,
     )
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url)
+    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url)
     assert "it refuses" not in message
     assert "HTTP 422 (Field required" in message
 
@@ -576,8 +572,7 @@ def test_an_engine_that_is_pinned_to_one_model(serve, engine, named):
     """Its list may be of all that is on the disk, or fail."""
     refusal = Canned.json({"detail": "Server is pinned to 'org/small-model'"}, 400)
     engine["GET /v1/models"] = Canned.json({"data": [{"id": "other"}]}) if named is None else Canned(500)
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, model=named)
+    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url, model=named)
     assert "has no model 'other': Server is pinned to 'org/small-model'" in message
     assert "--llm-model" in message
 
@@ -591,8 +586,7 @@ def test_an_endpoint_that_is_busy(serve, engine, status):
 
 def test_any_other_refusal_is_told_in_the_words_of_the_server(serve, engine):
     refusal = Canned.json({"error": {"message": "unknown field ignore_eos"}}, 422)
-    paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url)
+    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url)
     assert "HTTP 422 (unknown field ignore_eos)" in message
 
 
