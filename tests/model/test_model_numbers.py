@@ -20,10 +20,21 @@ from pytest_llmbench.model import numbers
         (500.0, "500"),
         (1243.4, "1243"),
         (-3.21, "-3.21"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
     ],
 )
 def test_number(value: float | None, text: str) -> None:
     assert numbers.number(value) == text
+
+
+def test_things_money_factors_and_levels() -> None:
+    assert [numbers.counted(count, "run") for count in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [numbers.money(amount, "USD") for amount in (1234.5, 0.0, 0.0032)] == [
+        "1,234.50 USD", "0.00 USD", "0.003 USD",
+    ]  # fmt: skip
+    assert [numbers.trimmed(value) for value in (1.5021, 20.0, 0.00005)] == ["1.5", "20", "5e-05"]
+    assert [numbers.percent_label(percent) for percent in (80.0, 12.5)] == ["80%", "12.5%"]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def one_of(key: Key[Any], *allowed: object) -> Predicate:
 
     def predicate(view: EvidenceView) -> Answer:
         value = view.need(key)
-        choices = ", ".join(str(choice) for choice in allowed)
-        return view.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not one of {choices}")
+        choices = " or ".join(str(choice) for choice in allowed)
+        return view.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not {choices}")
 
     return predicate
