@@ -391,6 +391,10 @@ class Axis:
         shown = min(max(value, self.low), self.high)  # before it is scaled: zero has no logarithm
         return 100 * (self.scale(shown) - low) / (high - low)
 
+    def left(self, value: float) -> str:
+        """The style that puts an element at a value."""
+        return f"left:{self.place(value):.2f}%"
+
     def has(self, value: float) -> bool:
         return self.low <= value <= self.high
 
@@ -462,7 +466,7 @@ def _metric_strip(test: TestView, names: Sequence[str]) -> Html | None:
     ticks = tuple((at, numbers.quantity(at, unit)) for at in _round_places(low, high))
     axis = Axis(low - edge, high + edge, ticks, float)
     label = metric_label(names[0].replace(f"[{metric_name(names[0]).qualifier}]", ""))
-    zero = element("i", class_="zero", style=f"left:{axis.place(0.0):.2f}%")
+    zero = element("i", class_="zero", style=axis.left(0.0))
     rows = [
         _strip_row(
             metric_name(name).qualifier or "all",
@@ -497,10 +501,7 @@ def _strip(title: str, caption: str, axis: Axis, rows: Sequence[Html]) -> Html:
 
 
 def _foot(axis: Axis) -> Html:
-    ticks = [
-        element("span", text, class_="tick", style=f"left:{axis.place(value):.2f}%")
-        for value, text in axis.ticks
-    ]
+    ticks = [element("span", text, class_="tick", style=axis.left(value)) for value, text in axis.ticks]
     return element(
         "div",
         element("span", class_="strip-name"),
@@ -524,9 +525,9 @@ def _strip_row(name: Child, drawn: Html, value: Child, *, label: str, **attribut
 
 def _row(one: Held, axis: Axis, bound: float) -> Html:
     tone, at = STATE_TONES[one.state], axis.place(bound)
-    zero = element("i", class_="zero", style=f"left:{axis.place(0.0):.2f}%")
+    zero = element("i", class_="zero", style=axis.left(0.0))
     if one.allowed is None:
-        line = element("i", class_="bound", style=f"left:{at:.2f}%")
+        line = element("i", class_="bound", style=axis.left(bound))
     elif one.state == "shown":
         line = zero
     else:
@@ -555,9 +556,5 @@ def _whiskers(span: Span, axis: Axis, tone: str) -> Html | None:
         if end is None or not axis.has(end)
     )
     style = f"left:{left:.2f}%;width:{right - left:.2f}%"
-    dot = (
-        None
-        if span.point is None
-        else element("i", class_=f"dot {tone}", style=f"left:{axis.place(span.point):.2f}%")
-    )
+    dot = None if span.point is None else element("i", class_=f"dot {tone}", style=axis.left(span.point))
     return fragment(element("i", class_=f"bar {tone}{ends}", style=style), dot)
