@@ -10,11 +10,22 @@ import numpy as np
 import numpy.typing as npt
 from complete_run import by_length_table, metrics_of, results_table
 
+from pytest_llmbench.compliance.audit import load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.result import TestResult
 
 Mutation = Callable[[Evidence], Evidence]
+
+
+def status(entry: str, evidence: Evidence) -> RequirementStatus:
+    """The status of an entry that is not derived."""
+    return status_of(load_catalogue()[entry], evidence)
+
+
+def is_met(entry: str, evidence: Evidence) -> bool:
+    return status(entry, evidence).status is Status.MET
 
 
 def together(*mutations: Mutation) -> Mutation:

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from complete_run import REQUESTS, SEED, complete, some, vouched
+from complete_run import CONCURRENCY, FAILED, REQUESTS, SEED, complete, some, vouched
 from mutations import (
     Mutation,
     alone,
     restated,
     stating,
+    status,
     together,
     with_columns,
     with_field,
@@ -26,8 +28,10 @@ from replayed_runs import complete as measured_run
 from situations import CUSTOM, SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
-from pytest_llmbench.compliance.evidence import Evidence, reported
-from pytest_llmbench.model.judgement import RequirementStatus, Status
+from pytest_llmbench.compliance.evidence import Evidence, in_flight_peak, reported
+from pytest_llmbench.model.judgement import Status
+from pytest_llmbench.model.observation import HostLimits
+from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 from pytest_llmbench.model.request import PlannedRequest, Workload
@@ -35,10 +39,6 @@ from pytest_llmbench.model.result import Table, WarmupReport
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.stream import part_seed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
-
-
-def status(entry: str, evidence: Evidence) -> RequirementStatus:
-    return next(found for found in audit(evidence).requirements if found.id == entry)
 
 
 def gateway(*mutations: Mutation) -> Evidence:
@@ -54,6 +54,15 @@ UNKNOWN_CHUNKS = with_columns(chunk_tokens=lambda tokens: np.full_like(tokens, M
 EMPIRICAL = with_field("workload.input_length", "type", "empirical")
 NO_FILTERS = {"guardrails.input_filter": "absent", "guardrails.output_filter": "absent"}
 EQUAL_LENGTHS = together(with_columns(input_tokens=lambda tokens: np.full_like(tokens, 320)), restated)
+EARLY_CONTENT = with_columns(first_content_ns=lambda at: at - 18_000)
+
+
+def on_a_grid_of(grid_ns: int) -> Mutation:
+    return with_columns(
+        submitted_ns=lambda at: at // grid_ns * grid_ns, first_content_ns=lambda at: at // grid_ns * grid_ns
+    )
+
+
 AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
     "M-4.1-sut-boundary-declared": [
         (MET, "", stating({"sut.boundary": "custom"})),
@@ -121,6 +130,34 @@ AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
         (UNMET, "", stating({"warmup.probes_after_ms": [100.0, None, 100.0]})),
         (UNMET, "", stating({"warmup.probes_after_ms": [100.0, 111.0, 111.0]})),
     ],
+    "M-4.2.2-per-chunk-arrival": [(UNMET, "", with_columns(last_content_ns=lambda at: at - 1))],
+    "M-4.2.5-request-isolation": [
+        (
+            UNMET,
+            "grew",
+            with_columns(scheduled_ns=lambda at: at - np.linspace(0, 4e6, REQUESTS).astype(np.int64)),
+        ),
+        (
+            UNMET,
+            "no evidence: record.scheduled_ns, record.dispatched_ns",
+            with_columns(scheduled_ns=lambda at: np.full_like(at, MISSING)),
+        ),
+    ],
+    "M-4.2.6-record-output-count": [
+        (UNMET, "10 of ", with_columns(output_tokens=some(MISSING, FAILED))),
+    ],
+    "M-4.2.6-record-subsequent-tokens": [
+        (UNMET, "1 of ", with_columns(chunk_tokens=some(MISSING, slice(400, 404)))),
+    ],
+    "M-4.7.4-timestamp-precision": [
+        (MET, "", on_a_grid_of(1_000_000)),
+        (UNMET, "", on_a_grid_of(10_000_000)),
+    ],
+    "P-B.1.1-submit-point": [
+        (UNMET, "", with_columns(submitted_ns=lambda at: at + 10_000_000_000)),
+    ],
+    "P-B.1.1-first-point": [(UNMET, "", EARLY_CONTENT)],
+    "P-5.1.3.1-first-content-token": [(UNMET, "", EARLY_CONTENT)],
     "M-4.6.2-chunk-granularity": [
         (UNMET, "", with_columns(chunk_tokens=some(2, slice(400, 401)))),
         (UNMET, "", UNKNOWN_CHUNKS),
@@ -382,3 +419,91 @@ def test_the_interval_that_looks_judged_is_no_bucket() -> None:
     judged = {**metrics, "ttft[as judged].p95": metrics["ttft.p95"]}
     for entry in ("P-5.1.4.2-by-input-length", "S-5.1.4.2-buckets"):
         assert status(entry, gateway(with_result(metrics=judged))).status is Status.MET
+
+
+# The load generator and what it stores of each request: contradictions between claim and record.
+
+
+def test_the_coarser_of_declared_and_observed_clock_counts() -> None:
+    (run,) = SITUATIONS["gateway"]().result.observations
+    coarse = dataclasses.replace(run.selfcheck, clock_resolution_ns=15_600_000)
+    found = status("M-4.2.1-timer-resolution-1ms", gateway(with_run(selfcheck=coarse)))
+    assert found.status is Status.UNMET
+    assert found.evidence["clock_resolution_ns"] == 15_600_000
+
+
+def in_one_chunk(evidence: Evidence) -> Evidence:
+    """Every reply arrives at once, at the instant of its first content."""
+    records = evidence.records
+    return with_columns(
+        chunk_offsets=lambda _: np.arange(REQUESTS + 1),
+        chunk_ns=lambda _: records.first_content_ns.copy(),
+        chunk_tokens=lambda _: records.output_tokens.copy(),
+        last_content_ns=lambda _: records.first_content_ns.copy(),
+    )(evidence)
+
+
+def test_replies_in_one_chunk_each_are_no_stream() -> None:
+    found = status("M-4.2.2-per-chunk-arrival", in_one_chunk(SITUATIONS["gateway"]()))
+    assert found.status is Status.UNMET
+    assert "not a stream" in found.reason
+
+
+def test_replies_of_one_token_each_need_no_second_chunk() -> None:
+    one_token = with_columns(output_tokens=lambda tokens: np.ones_like(tokens))
+    evidence = one_token(in_one_chunk(SITUATIONS["gateway"]()))
+    assert status("M-4.2.2-per-chunk-arrival", evidence).status is Status.MET
+    assert status("M-4.2.6-record-subsequent-tokens", evidence).status is Status.NOT_APPLICABLE
+
+
+def test_isolation_of_a_closed_loop_is_the_generators_alone() -> None:
+    assert status("M-4.2.5-request-isolation", SITUATIONS["closed_loop"]()).status is Status.MET
+
+
+def test_stricter_limits_of_the_host_cost_no_class() -> None:
+    stricter = HostLimits(send_lag_ns=1_000_000, rate_share=0.99, empty_slot_share=0.0)
+    held = gateway(with_run(host_limits=stricter))
+    assert audit(held).verdict is audit(gateway()).verdict
+    assert status("M-4.2.5-request-isolation", held).status is Status.MET
+
+
+def test_slow_replacement_contradicts_the_closed_loop() -> None:
+    slow = with_columns(scheduled_ns=lambda at: at - 30_000_000)
+    found = status("M-4.2.4-closed-loop", slow(SITUATIONS["closed_loop"]()))
+    assert found.status is Status.UNMET
+    assert "late" in found.reason
+
+
+@pytest.mark.parametrize(("late", "met"), [(1, True), (2, True), (3, False)])
+def test_a_lone_late_replacement_of_few_does_not(late: int, met: bool) -> None:
+    """Of twenty lags the longest is their P99."""
+
+    def change(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        at[5 : 5 + late] -= 30_000_000
+        return at
+
+    evidence = SITUATIONS["closed_loop"]()
+    (run,) = evidence.runs
+    few = together(with_run(records=run.records.part(0, 20)), with_columns(scheduled_ns=change))
+    found = status("M-4.2.4-closed-loop", few(evidence))
+    assert (found.status is Status.MET) is met, found.reason
+
+
+def test_in_flight_peak_of_a_closed_loop_is_its_concurrency() -> None:
+    assert in_flight_peak(SITUATIONS["closed_loop"]().records) == CONCURRENCY
+    (run,) = SITUATIONS["closed_loop"]().result.observations
+    assert run.plan.load == ClosedLoop(CONCURRENCY)
+
+
+def test_what_a_broken_off_request_lacks_is_no_gap() -> None:
+    """No first token, no last token; counts that nobody gave, where planned lengths stand in."""
+    lacking = with_columns(
+        first_content_ns=some(MISSING, FAILED),
+        last_content_ns=some(MISSING, FAILED),
+        input_tokens=some(MISSING, FAILED),
+    )
+    compliance = audit(restated(gateway(lacking)))
+    assert {entry.id for entry in compliance.requirements if entry.status is Status.UNMET} == {
+        "S-0-consult-terminology",
+        "S-1-consult-terminology-first",
+    }

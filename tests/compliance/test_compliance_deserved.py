@@ -10,7 +10,7 @@ import pytest
 from complete_run import complete as complete_ttft
 from complete_run import some
 from level_mutations import columns_of
-from mutations import Mutation, stating, together, with_columns
+from mutations import Mutation, is_met, stating, together, with_columns
 from replayed_runs import complete
 
 from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
@@ -19,7 +19,7 @@ from pytest_llmbench.methodology.measuring.offered import growing_lag
 from pytest_llmbench.metrics.balance import steadiness
 from pytest_llmbench.metrics.latency import growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.judgement import ComplianceVerdict, Status
+from pytest_llmbench.model.judgement import ComplianceVerdict
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.record import TokenSource
@@ -33,10 +33,6 @@ SEARCHED: dict[str, Any] = {"min_rate": None, "max_rate": None, "rate_step": Non
 def keeps_from_unconditional(evidence: Evidence) -> list[str]:
     found = audit(evidence)
     return [entry.reason for entry in found.keeping_from(ComplianceVerdict.UNCONDITIONAL)]
-
-
-def is_met(entry: str, evidence: Evidence) -> bool:
-    return status_of(load_catalogue()[entry], evidence).status is Status.MET
 
 
 @pytest.mark.parametrize(("step_us", "reply_s"), [(90_000, 12), (150_000, 20)])
