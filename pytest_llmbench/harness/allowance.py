@@ -14,6 +14,7 @@ from itertools import islice
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.numbers import number, quantity
 from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
@@ -45,25 +46,21 @@ class Budgets:
 
     def describe(self) -> str:
         return (
-            f"{self.requests:,} requests, {self.tokens:,} tokens, {self.seconds:,.0f} s, "
-            f"{self.rate:,.6g} req/s, {self.concurrency:,} in flight"
+            f"{self.requests:,} requests, {self.tokens:,} tokens, {quantity(self.seconds, 's')}, "
+            f"{quantity(self.rate, 'req/s')}, {self.concurrency:,} in flight"
         )
 
     def divided(self, sessions: int) -> Budgets:
         """The budgets of each of so many sessions that send side by side."""
-        return replace(
-            self,
-            requests=self.requests // sessions,
-            tokens=self.tokens // sessions,
-            seconds=self.seconds / sessions,
-        )
+        requests, tokens = self.requests // sessions, self.tokens // sessions
+        return replace(self, requests=requests, tokens=tokens, seconds=self.seconds / sessions)
 
     def refusal(self, plan: LoadPlan) -> str | None:
         """Why a load of this rate or concurrency may not be sent; None if it may."""
         load = plan.load
         if isinstance(load, OpenLoop) and load.peak_rate > self.rate:
             told = "sessions/s are" if load.of_sessions else "req/s is"
-            return f"{load.peak_rate:g} {told} more than {raised('rate', self.rate, load.peak_rate)}"
+            return f"{number(load.peak_rate)} {told} more than {raised('rate', self.rate, load.peak_rate)}"
         if load.in_flight is not None and load.in_flight > self.concurrency:
             told = "sessions at once are" if load.of_sessions else "in flight is"
             limit = raised("concurrency", self.concurrency, load.in_flight)
@@ -77,8 +74,9 @@ def raised(name: str, budget: float, needed: float) -> str:
     if not math.isfinite(needed) or needed <= 0:
         needed = budget
     power = 10 ** math.floor(math.log10(max(needed, 1.0)))
-    round_one = next(each * power for each in (1, 2, 5, 10) if each * power >= needed)
-    return f"--llm-caps={name}={budget:.12g} allows: raise it with --llm-caps={name}={round_one:.0f}"
+    round_one = int(next(each * power for each in (1, 2, 5, 10) if each * power >= needed))
+    given = int(budget) if float(budget).is_integer() else budget
+    return f"--llm-caps={name}={given} allows: raise it with --llm-caps={name}={round_one}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +125,9 @@ class Allowance:
         """
         refused = self._budgets.refusal(plan)
         count, why = self._affordable(plan)
-        short: str | None
         if refused is not None or count == 0 < plan.most_requests:
-            short = f"not sent: {refused or why}"
-            seen = _nothing(plan, anchor())
+            short: str | None = f"not sent: {refused or why}"
+            seen = nothing_sent(plan, anchor())
         else:
             seen, short = self._within(plan, count, why, execute)
         if short is None:
@@ -152,7 +149,15 @@ class Allowance:
             requests=min(plan.requests, count), max_requests=ceiling, most_s=most_s, looks=looks
         )
         seen = replace(execute(asked), plan=plan)
-        self._note(seen)
+        records = seen.records
+        self._requests += len(records)
+        self._seconds += seen.duration_s
+        unknown = records.output_tokens == MISSING  # a reply that was lost may have been made all the same
+        answered = np.where(unknown, records.requested_max_tokens, records.output_tokens)
+        input_tokens, output_tokens = records.requested_input_tokens.clip(0), int(answered.clip(0).sum())
+        self._tokens += int(input_tokens.sum()) + output_tokens
+        counted = np.where(records.input_tokens == MISSING, input_tokens, records.input_tokens)
+        self.spent += Spent(len(records), int(counted.clip(0).sum()), output_tokens)
         if seen.interrupted == TIME_IS_UP:
             self._seconds = self._budgets.seconds  # its last reply may have come before
             over = raised("seconds", self._budgets.seconds, 2 * self._budgets.seconds)
@@ -178,17 +183,6 @@ class Allowance:
             why += raised("tokens", budgets.tokens, 2 * budgets.tokens)
         return max(count, 0), why
 
-    def _note(self, seen: Observation) -> None:
-        records = seen.records
-        self._requests += len(records)
-        self._seconds += seen.duration_s
-        unknown = records.output_tokens == MISSING  # a reply that was lost may have been made all the same
-        answered = np.where(unknown, records.requested_max_tokens, records.output_tokens)
-        asked, output_tokens = records.requested_input_tokens.clip(0), int(answered.clip(0).sum())
-        self._tokens += int(asked.sum()) + output_tokens
-        counted = np.where(records.input_tokens == MISSING, asked, records.input_tokens)
-        self.spent += Spent(len(records), int(counted.clip(0).sum()), output_tokens)
-
 
 def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
     """How many of the plan's first ``count`` requests stay within ``tokens`` in total, prompts and longest
@@ -201,10 +195,10 @@ def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
         return count
     total = 0
     requests = islice(streamed(plan.workload).stream(plan.seed), plan.first, plan.first + count)
-    for number, each in enumerate(requests):
+    for sent, each in enumerate(requests):
         total += _asked(each)
         if total > tokens:
-            return number
+            return sent
     return count
 
 
@@ -213,7 +207,11 @@ def _asked(request: PlannedRequest) -> int:
     return request.input_tokens + request.max_tokens
 
 
-def _nothing(plan: LoadPlan, anchor: ClockAnchor) -> Observation:
+def nothing_sent(
+    plan: LoadPlan, anchor: ClockAnchor, *, interrupted: str | None = None, declined: str | None = None
+) -> Observation:
+    """An observation of a plan of which nothing was sent."""
     now_ns = anchor.monotonic_ns
-    # Rates are over a duration, which must not be zero.
-    return Observation(plan, Records.concatenate([]), now_ns - 1, now_ns, anchor)
+    began_ns = now_ns - 1  # rates are over a duration, which must not be zero
+    empty = Records.concatenate([])
+    return Observation(plan, empty, began_ns, now_ns, anchor, interrupted=interrupted, declined=declined)

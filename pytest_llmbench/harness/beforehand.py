@@ -68,10 +68,13 @@ def _check(sut: SUT, settings: Settings) -> None:
 
 def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) -> list[str]:
     """The tests, given with where they stand, that do not fit the APIs of the options; one line each."""
-    apis = _apis(settings)
+    apis = []  # those that cannot be read are reported elsewhere
+    for sut, own in _systems(settings):
+        with suppress(LLMBenchError):
+            apis.append(SUTAccess.to(sut, own, sut_file_of(own)).api)
     found = []
     for where, definition in tests:
-        wrong = (_mistake(definition, api, where) for api in apis)
+        wrong = (_mistake(definition, api, where) for api in dict.fromkeys(apis))
         found += [str(mistake) for mistake in wrong if mistake is not None]
     return list(dict.fromkeys(found))
 
@@ -92,15 +95,6 @@ def refuse_client(api: str) -> None:
             where="llm_client",
             remedy="use a client of that API, or measure with @llmbench.non_generative",
         )
-
-
-def _apis(settings: Settings) -> list[str]:
-    """The APIs of the systems that the options name; those that cannot be read are reported elsewhere."""
-    found = []
-    for sut, own in _systems(settings):
-        with suppress(LLMBenchError):
-            found.append(SUTAccess.to(sut, own, sut_file_of(own)).api)
-    return list(dict.fromkeys(found))
 
 
 def _mistake(definition: TestDefinition, api: str, where: str) -> SuiteError | None:

@@ -19,6 +19,7 @@ from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, kept_prompt
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
 from pytest_llmbench.http_client import is_grpc, is_websocket, over_http, socket_path
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, RequestForm
@@ -179,7 +180,7 @@ class LLMClient:
         body = self._encoded(prompt, max_tokens, temperature, extra)
         text = prompt if isinstance(prompt, str) else None
         request = PreparedRequest("llm-client", body, 0, max_tokens, 0, prompt=kept_prompt(text))
-        return ReplyStream(self, request, time.monotonic, timeout_s, check=check)
+        return ReplyStream(self, request, timeout_s, check=check)
 
     async def complete(self, prompt: Prompt, **options: Any) -> Reply:
         """Send a request and return its whole reply. The reply is streamed too; the keywords are those of
@@ -199,7 +200,13 @@ class LLMClient:
         source = (
             TokenSource.REFERENCE_TOKENIZER if self._own_tokenizer is None else TokenSource.TOKENIZER_FILE
         )
-        return ReplyReader(self.dialect, count_text=self._count, counted_by=source, model=self.model)
+        count = self._tokenizer.count
+        return ReplyReader(
+            self.dialect,
+            count_text=lambda text: count(text[:MOST_COUNTED]),
+            counted_by=source,
+            model=self.model,
+        )
 
     @property
     def endpoint(self) -> str:
@@ -238,9 +245,6 @@ class LLMClient:
     @property
     def _tokenizer(self) -> HuggingFaceTokenizer | ReferenceTokenizer:
         return self._own_tokenizer or reference_tokenizer()
-
-    def _count(self, text: str) -> int:
-        return self._tokenizer.count(text[:MOST_COUNTED])
 
     def _encoded(
         self, prompt: Prompt, max_tokens: int, temperature: float, extra: Mapping[str, Any]
@@ -282,18 +286,9 @@ class ReplyStream:
     """One request and its reply. Iterate over it once, for the chunks as they arrive. After that it has a
     ``reply``."""
 
-    def __init__(
-        self,
-        client: LLMClient,
-        request: PreparedRequest,
-        monotonic_s: Callable[[], float],
-        timeout_s: float,
-        *,
-        check: bool,
-    ) -> None:
+    def __init__(self, client: LLMClient, request: PreparedRequest, timeout_s: float, *, check: bool) -> None:
         self._client = client
         self._exchange = Exchange(request, 0, 0, lambda _: None)
-        self._monotonic_s = monotonic_s
         self._timeout_s = timeout_s
         self._deadline_s = 0.0
         self._check = check
@@ -314,7 +309,7 @@ class ReplyStream:
         if self._begun:
             raise SuiteError("a request is sent once", where="llm_client", remedy="call stream() again")
         self._begun = True
-        self._deadline_s = self._monotonic_s() + self._timeout_s
+        self._deadline_s = time.monotonic() + self._timeout_s
         self._exchange.scheduled_ns = self._exchange.dispatched_ns = time.monotonic_ns()
         try:
             async for chunk in self._received():
@@ -322,7 +317,7 @@ class ReplyStream:
                 yield chunk
             self._end(End.COMPLETE)
         except TimeoutError:
-            self._end(End.TIMEOUT, f"not ended after {self._timeout_s:g} s")
+            self._end(End.TIMEOUT, f"not ended after {quantity(self._timeout_s, 's')}")
         except httpx.TimeoutException as error:
             self._end(End.TIMEOUT, self._client.explain(error))
         except httpx.ConnectError as error:
@@ -336,10 +331,15 @@ class ReplyStream:
 
     async def _received(self) -> AsyncIterator[Chunk]:
         exchange = self._exchange
+
+        async def note(event: str, _: Mapping[str, Any]) -> None:
+            if event.endswith(_SENT):
+                exchange.submitted_ns = time.monotonic_ns()
+
         async with self._client.connected() as http:
             url = over_http(self._client.endpoint)
             request = http.build_request("POST", url, content=exchange.request.wire)
-            request.extensions["trace"] = self._note
+            request.extensions["trace"] = note
             response = await self._in_time(http.send(request, stream=True))
             exchange.status, exchange.headers = response.status_code, list(response.headers.raw)
             streams = 200 <= response.status_code < 300
@@ -357,12 +357,8 @@ class ReplyStream:
                         return
 
     async def _in_time(self, step: Awaitable[T]) -> T:
-        async with asyncio.timeout(max(0.0, self._deadline_s - self._monotonic_s())):
+        async with asyncio.timeout(max(0.0, self._deadline_s - time.monotonic())):
             return await step
-
-    async def _note(self, event: str, _: Mapping[str, Any]) -> None:
-        if event.endswith(_SENT):
-            self._exchange.submitted_ns = time.monotonic_ns()
 
     def _end(self, end: End, error: str | None = None) -> None:
         self._exchange.finish(end, time.monotonic_ns(), error)

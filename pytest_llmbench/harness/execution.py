@@ -45,7 +45,7 @@ from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase, RequestRecord
 from pytest_llmbench.model.records import MISSING, OUTCOMES, BoolColumn, IntColumn, Records
-from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.files import read_object, write_text
@@ -70,32 +70,6 @@ class Stoppable(Executor, Protocol):
     def stop(self, reason: str) -> None: ...
 
 
-class Told:
-    """A load generator whose Observations carry further facts."""
-
-    def __init__(
-        self,
-        inner: Stoppable,
-        facts: Callable[[LoadPlan, Observation], Facts],
-        end: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``facts`` is asked after each load, ``end`` called before the generator is closed."""
-        self._inner = inner
-        self._facts = facts
-        self._end = end
-        self.stop = inner.stop
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        seen = self._inner.run(plan, on_record)
-        return replace(seen, facts=seen.facts | self._facts(plan, seen))
-
-    def close(self) -> None:
-        try:
-            self._end()
-        finally:
-            self._inner.close()
-
-
 R = TypeVar("R")
 
 
@@ -113,6 +87,46 @@ def drive(procedure: Procedure[R], execute: Callable[[LoadPlan], Observation]) -
     except StopIteration as stop:
         result: R = stop.value
         return result
+    finally:
+        procedure.close()
+
+
+class Around:
+    """A load generator each of whose loads is one of a procedure, which acts before and after it and returns
+    the Observation."""
+
+    def __init__(
+        self,
+        inner: Stoppable,
+        around: Callable[[LoadPlan], Procedure[Observation]],
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``end`` is called before the generator is closed."""
+        self._inner, self._around, self._end = inner, around, end
+        self.stop = inner.stop
+
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        return drive(self._around(plan), lambda asked: self._inner.run(asked, on_record))
+
+    def close(self) -> None:
+        try:
+            self._end()
+        finally:
+            self._inner.close()
+
+
+def with_facts(
+    inner: Stoppable,
+    facts: Callable[[LoadPlan, Observation], Facts],
+    end: Callable[[], None] = lambda: None,
+) -> Around:
+    """A load generator whose Observations carry further facts, asked for after each load."""
+
+    def around(plan: LoadPlan) -> Procedure[Observation]:
+        seen = yield plan
+        return replace(seen, facts=seen.facts | facts(plan, seen))
+
+    return Around(inner, around, end)
 
 
 Kept = Literal["full", "compact", "none"]
@@ -266,21 +280,18 @@ def _fields(value: Any) -> dict[str, Any]:
 def _workload(given: str | Workload) -> Mapping[str, Any] | str:
     if isinstance(given, str):
         return given
-    specification = plain_object(given.specification())
-    traced = "dataset" in specification and _is_of_a_trace(given)
+    specification, traced = plain_object(given.specification()), False
+    if "dataset" in specification:
+        from pytest_llmbench.workloads.trace import TraceWorkload
+        from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
+
+        traced = isinstance(given, TraceWorkload | TraceSessionWorkload)
     return {
         "name": given.name,
         "standard": given.standard,
         "specification": specification,
         "object": described(given, _LARGEST_TRACE) if traced else described(given),
     }
-
-
-def _is_of_a_trace(given: Workload) -> bool:
-    from pytest_llmbench.workloads.trace import TraceWorkload
-    from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
-
-    return isinstance(given, TraceWorkload | TraceSessionWorkload)
 
 
 _LONGEST = 80
@@ -296,16 +307,10 @@ def records_path(report: Path | None, nodeid: str, worker: str | None, kept: Kep
         return None
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", nodeid).strip("-")[-_LONGEST:]
     digest = hashlib.sha256(nodeid.encode(errors="surrogateescape")).hexdigest()[:8]
-    stem = "-".join(part for part in (readable, digest, worker) if part)
     folder = report / "records"
     folder.mkdir(parents=True, exist_ok=True)
     kind = f"{COMPACT if kept == 'compact' else ''}.jsonl.gz"
-    path = folder / f"{stem}{kind}"
-    attempt = 1
-    while path.exists():
-        attempt += 1
-        path = folder / f"{stem}-{attempt}{kind}"
-    return path
+    return path_in(folder, "-".join(filter(None, (readable, digest))), kind, worker)
 
 
 @dataclass
@@ -454,13 +459,6 @@ class SharedRuns:
             del self._kept[key]
 
 
-def _was_shown(workload: object) -> bool:
-    """The server had to run its prompts to count them: see ``TokenCounter.shows_prompts``."""
-    while workload is not None and not getattr(workload, "shows_prompts", False):
-        workload = getattr(workload, "base", None)
-    return workload is not None
-
-
 class SentBefore:
     """Tells which prompts a server had received before a test sent them."""
 
@@ -477,7 +475,10 @@ class SentBefore:
         """Note a load that was sent to ``server``, a key that changes when the server is restarted or
         emptied."""
         plan = seen.plan
-        if _was_shown(plan.workload):
+        shown: object = plan.workload
+        while shown is not None and not getattr(shown, "shows_prompts", False):
+            shown = getattr(shown, "base", None)
+        if shown is not None:  # the server has run its prompts to count them: ``TokenCounter.shows_prompts``
             repeated = len(seen.records)
         else:
             draws_anew = streamed(plan.workload).draws_anew
@@ -507,26 +508,22 @@ class SentBefore:
         return repeated
 
     def _listed(self, server: Hashable, seen: Observation) -> int:
-        known, repeated = self._prompts[server], 0
-        for request in _sent(seen.plan, seen):
+        if not len(seen.records):
+            return 0
+        plan, index, known, repeated = seen.plan, seen.records.index, self._prompts[server], 0
+        count = int(index.max()) + 1 - plan.first
+        wanted = np.zeros(count, dtype=bool)  # several workers may leave gaps
+        wanted[index - plan.first] = True
+        drawn = passing(plan.workload, plan.first, count, plan.seed)
+        for request, was_sent in zip(drawn, wanted, strict=False):
+            if not was_sent:
+                continue
             ids = request.token_ids
             prompt = str(request.text) if ids is None else ",".join(map(str, ids))
             digest = hashlib.blake2b(prompt.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
             repeated += digest in known
             known.add(digest)
         return repeated
-
-
-def _sent(plan: LoadPlan, seen: Observation) -> Iterator[PlannedRequest]:
-    """The requests of the load that were sent: several workers may leave gaps."""
-    if not len(seen.records):
-        return iter(())
-    index = seen.records.index
-    count = int(index.max()) + 1 - plan.first
-    wanted = np.zeros(count, dtype=bool)
-    wanted[index - plan.first] = True
-    drawn = passing(plan.workload, plan.first, count, plan.seed)
-    return (request for request, was_sent in zip(drawn, wanted, strict=False) if was_sent)
 
 
 EVENTS_SCHEMA: Final = "pytest-llmbench/events/1.0"
@@ -594,11 +591,6 @@ class EventLog:
             self.findings = (not_on_disk(why),)
 
 
-def events_path(report: Path, worker: str | None) -> Path:
-    """``events.jsonl.gz``, of a worker of pytest-xdist ``events-gw0.jsonl.gz``."""
-    return path_in(report, "events", ".jsonl.gz", worker)
-
-
 def events_of(seen: Observation) -> Iterator[dict[str, Any]]:
     """The events of a load in the order of time: ``load_started``, those of its requests, ``load_stopped``
     (nothing more is sent) and ``tracking_stopped`` (the last reply has come, or the drain is over)."""
@@ -611,21 +603,16 @@ def events_of(seen: Observation) -> Iterator[dict[str, Any]]:
     ]
     wall_ns = seen.anchor.wall(seen.started_ns)
     yield {"event": "load_started", "at_ns": seen.started_ns, "wall_ns": wall_ns}
-    for each in _of_requests(records):
-        while rest and rest[0]["at_ns"] < each["at_ns"]:
-            yield rest.pop(0)
-        yield each
-    yield from rest
-
-
-def _of_requests(records: Records) -> Iterator[dict[str, Any]]:
     at_ns, rows, kinds = _columns(records)
     ended, order = _ORDER.index("request_completed"), np.lexsort((kinds, at_ns))
     for instant, row, kind in zip(at_ns[order], rows[order], kinds[order], strict=True):
+        while rest and rest[0]["at_ns"] < instant:
+            yield rest.pop(0)
         event = {"event": _ORDER[kind], "at_ns": int(instant), "request": records.request_id[row]}
         if kind == ended:
             event["outcome"] = str(OUTCOMES[records.outcome[row]])
         yield event
+    yield from rest
 
 
 def _columns(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:

@@ -37,7 +37,7 @@ from pytest_llmbench.model.judgement import (
     JudgedObjective,
     verdict_of,
 )
-from pytest_llmbench.model.numbers import estimate, shown_unit
+from pytest_llmbench.model.numbers import estimate, quantity, shown_unit
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
@@ -143,7 +143,9 @@ class MeasuredTest:
             ok, of = sum(int(run.ok.sum()) for run in records), sum(int(run.judged.sum()) for run in records)
             lines += [f"completion: {ok} of {of} requests"] if ok < of else []
         count, of = len(shown) + len(worse), len(judged) + len(compared)
-        return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
+        named = (("objectives", judged), ("comparisons", compared))
+        called = " and ".join(name for name, each in named if each) or "objectives"
+        return "\n  ".join([f"{self.result.test} on {count} of {of} {called}", *lines])
 
     def compliance_shortfall(self) -> str | None:
         """The clauses that keep the run from the class that the marker requires; None if it reaches that
@@ -196,7 +198,8 @@ def stopped_answering(runs: Iterable[Observation]) -> str | None:
         last = _last_answer_ns(run)
         if last is not None:
             of = f" of {run.plan.label}" if len(seen) > 1 else ""
-            return f"the server stopped answering at {(last - run.started_ns) / 1e9:.1f} s{of}"
+            at = quantity((last - run.started_ns) / 1e9, "s")
+            return f"the server stopped answering at {at}{of}"
     return None
 
 
@@ -217,12 +220,6 @@ def _last_answer_ns(run: Observation) -> int | None:
     if is_chance(count, int(np.count_nonzero(before)), int(np.count_nonzero(unanswered[before]))):
         return None
     return last
-
-
-def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
-    if not compared:
-        return "objectives"
-    return "objectives and comparisons" if objectives else "comparisons"
 
 
 def _asked(judged: JudgedObjective) -> str:

@@ -34,7 +34,16 @@ class MachineLock:
         """Hold the lock, after waiting for other processes; the kernel releases it if this one dies."""
         with self._guard:
             if self._holders == 0:
-                self._descriptor = self._locked()
+                from pytest_llmbench.own_folder import user_folder  # a process alone holds no lock
+
+                path = (self._folder or user_folder()) / _NAME
+                descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                except BaseException:  # Ctrl-C while waiting
+                    os.close(descriptor)
+                    raise
+                self._descriptor = descriptor
             self._holders += 1
         try:
             yield
@@ -43,18 +52,6 @@ class MachineLock:
                 self._holders -= 1
                 if self._holders == 0:
                     os.close(self._descriptor)
-
-    def _locked(self) -> int:
-        from pytest_llmbench.own_folder import user_folder  # a process alone holds no lock
-
-        path = (self._folder or user_folder()) / _NAME
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except BaseException:  # Ctrl-C while waiting
-            os.close(descriptor)
-            raise
-        return descriptor
 
 
 _OF_THIS_PROCESS = MachineLock()

@@ -11,6 +11,7 @@ refused before anything is sent.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts, GuardrailFact, SUTFact
-from pytest_llmbench.model.numbers import rough_duration
+from pytest_llmbench.model.numbers import number, quantity, rough_duration
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
@@ -161,12 +162,6 @@ class Count:
             seen.duration_s,
         ])  # fmt: skip
 
-    def note_shared(self, plan: LoadPlan, owner: str) -> None:
-        if plan.phase is Phase.MEASURE:
-            self.shared[owner] += 1
-        else:
-            self.warmed_by = self.warmed_by or owner
-
 
 def _is_cut(plan: LoadPlan) -> bool:
     return plan.duration_s is None and plan.requests > MOST_REQUESTS
@@ -209,10 +204,15 @@ class DryRun:
             executor = self._executor(*which)
             state = executor.state(plan.variant)
             seen = None if parameters.fresh else self._shared.find(key, plan, nodeid, state)
-            if plan.phase is Phase.MEASURE:
+            measured = plan.phase is Phase.MEASURE
+            if measured:
                 found.sent.append(plan)
             if seen is not None:
-                found.note_shared(plan, str(seen.shared_from))
+                owner = str(seen.shared_from)
+                if measured:
+                    found.shared[owner] += 1
+                else:
+                    found.warmed_by = found.warmed_by or owner
                 return seen
             run = plan.with_(requests=MOST_REQUESTS) if _is_cut(plan) else plan
             seen = executor.run(run, in_time)
@@ -283,20 +283,20 @@ class Amount:
         cost = ""
         if prices is not None:
             ends = (prices.of(*each[2:4]) for each in (self.least, self.most))
-            cost = f", {_text(tuple(ends), lambda value: f'{value:,.2f}')} {prices.currency}"
+            cost = f", {_text(tuple(ends), number)} {prices.currency}"
         return (
             f"{least}{requests} requests{beside}, {read} input and {written} output tokens, "
             f"{_text(self.span('seconds'), rough_duration)}{cost}"
         )
 
 
-def _text(span: tuple[float, ...], shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
+def _text(span: tuple[float, ...], shown: Callable[[float], str] = lambda value: f"{round(value):,}") -> str:
     """``1,104``, or ``9,180 to 16,000``: where the engines differ three digits are enough."""
-    texts = list(map(shown, span))
-    if len(set(texts)) > 1:
-        texts = list(dict.fromkeys(shown(float(f"{value:.3g}")) for value in span))
-        return " to ".join(texts)
-    return texts[0]
+    if len({shown(value) for value in span}) > 1:
+        span = tuple(
+            round(value, 2 - math.floor(math.log10(value))) if value > 0 else value for value in span
+        )
+    return " to ".join(dict.fromkeys(map(shown, span)))
 
 
 def plan_lines(
@@ -312,7 +312,14 @@ def plan_lines(
         yield "llmbench plan: no marked test is selected"
         return
     known, prices = known_of(settings, offered), prices_of(settings)
-    yield f"llmbench plan (scale {settings.scale}): {_what_is_run(known)}; nothing is sent"
+    how = "a dry run in virtual time"
+    if not known.is_engine:
+        slow, quick = known.engines
+        how = (
+            f"estimates by dry runs on a slow and a quick engine ({slow}, {quick}; for another one: "
+            "--llm-endpoint=replay:PRESET)"
+        )
+    yield f"llmbench plan (scale {settings.scale}): {how}; nothing is sent"
     runs = [DryRun(scenario, known) for scenario in known.engines]
     total, counted = Amount(), 0
     for nodeid, definition, parameters in tests:
@@ -341,16 +348,6 @@ def plan_lines(
     yield from (f"  {line}" for line in _remarks(total, settings))
 
 
-def _what_is_run(known: Known) -> str:
-    if known.is_engine:
-        return "a dry run in virtual time"
-    slow, quick = known.engines
-    return (
-        f"estimates by dry runs on a slow and a quick engine ({slow}, {quick}; for another one: "
-        "--llm-endpoint=replay:PRESET)"
-    )
-
-
 def _block(
     definition: TestDefinition,
     setting: Setting,
@@ -362,7 +359,7 @@ def _block(
     yield f"{definition.title}: {loads}, workload {setting.workload.name}"
     yield amount.describe(prices)
     if amount.cut:
-        yield f"its dry run stopped after {MOST_S:g} s of computing; the rest is not counted"
+        yield f"its dry run stopped after {quantity(MOST_S, 's')} of computing; the rest is not counted"
     stated = setting.workload.specification()
     yield from told_of(stated.get("profiles", ()))
     yield from filter(None, [told_of_cuts(stated.get("cuts"))])
@@ -393,7 +390,7 @@ def _remarks(total: Amount, settings: Settings) -> Iterator[str]:
         budget: float = getattr(settings.budgets, name)
         for told, most in zip(("EXCEEDED", "may be exceeded"), spans[name], strict=True):
             if most > budget:
-                yield f"{told}: {most:,.0f} {name} are more than {raised(name, budget, most)}"
+                yield f"{told}: {round(most):,} {name} are more than {raised(name, budget, most)}"
                 break
 
 
@@ -509,10 +506,10 @@ def _summed(name: str, amounts: Sequence[tuple[str, float]], budget: float) -> l
     total = sum(by_test.values())
     if total <= budget:
         return []
-    named = ", ".join(f"{nodeid} {amount:,.0f}" for nodeid, amount in by_test.most_common(_NAMED))
+    named = ", ".join(f"{nodeid} {round(amount):,}" for nodeid, amount in by_test.most_common(_NAMED))
     more = f", {len(by_test) - _NAMED} more" if len(by_test) > _NAMED else ""
     allowed = raised(name, budget, total)
-    return [f"the tests send at least {total:,.0f} {name} ({named}{more}), more than {allowed}"]
+    return [f"the tests send at least {round(total):,} {name} ({named}{more}), more than {allowed}"]
 
 
 def _too_wide(tests: Selected, budgets: Budgets) -> list[str]:
@@ -524,5 +521,7 @@ def _too_wide(tests: Selected, budgets: Budgets) -> list[str]:
             most = budgets.rate if name == "rate" else budgets.concurrency
             if isinstance(asked, int | float) and asked > most:
                 allowed = raised(name, most, asked)
-                found.append(f"{nodeid}: {keyword}={asked:g} is more than {allowed}, or lower {keyword}")
+                found.append(
+                    f"{nodeid}: {keyword}={number(asked)} is more than {allowed}, or lower {keyword}"
+                )
     return found

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.variant_servers import perform
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
@@ -56,12 +56,20 @@ class _FailedError(Exception):
 
 def profile(opened: OpenSUT, result: TestResult, send: Callable[[LoadPlan], Observation]) -> Profiled:
     """Profile the system under a load like the last one that ``result`` rests on. ``send``: sends it."""
-    like = _last_load(result)
+    aside = set_aside(result.levels)
+    counted = [  # loads on the SUT itself; of a search the last is the one that ended it
+        run
+        for index, run in enumerate(result.observations)
+        if index not in aside
+        and run.plan.phase is Phase.MEASURE
+        and not run.plan.variant
+        and len(run.records)
+    ]
     if opened.virtual:
         return _not("a replay runs in virtual time and has no process to profile")
-    if like is None:
+    if not counted:
         return _not("the test has no load on the system itself")
-    file = opened.access.file
+    like, file = counted[-1], opened.access.file
     asked = Profile() if file is None else file.tables.profile
     folder = Path.cwd() if file is None else file.path.parent
     if not opened.over_http and not asked.start_command:
@@ -92,20 +100,6 @@ def _not(why: str) -> Profiled:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _last_load(result: TestResult) -> Observation | None:
-    """The last load on the SUT itself that counts: of a search the one that ended it."""
-    aside = set_aside(result.levels)
-    counted = [
-        run
-        for index, run in enumerate(result.observations)
-        if index not in aside
-        and run.plan.phase is Phase.MEASURE
-        and not run.plan.variant
-        and len(run.records)
-    ]
-    return counted[-1] if counted else None
 
 
 def profiled_load(like: Observation, seconds: float) -> LoadPlan:
@@ -162,6 +156,7 @@ class _Profiler:
         perform(call, self.opened.executor.base.base_url, within, where=where)
 
     def _run(self, command: Sequence[str], where: str, limit_s: float) -> None:
+        limit = quantity(limit_s, "s")
         with tempfile.TemporaryFile() as said:  # no pipe, which a child that stays would keep open
             try:
                 done = subprocess.run(
@@ -174,7 +169,7 @@ class _Profiler:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                raise _FailedError(f"{where}: {command[0]} had not ended within {limit_s:g} s") from None
+                raise _FailedError(f"{where}: {command[0]} had not ended within {limit}") from None
             except OSError as error:
                 raise _FailedError(f"{where}: {command[0]} cannot be run: {error.strerror}") from None
             said.seek(0)
@@ -191,15 +186,13 @@ def _written(pattern: str | None, folder: Path, began_ns: int) -> list[Path]:
         return []
     until = time.monotonic() + _WRITTEN_WITHIN_S
     while True:
-        named = [folder / name for name in glob.glob(pattern, root_dir=folder, recursive=True)]  # noqa: PTH207
-        found = sorted(path for path in named if _is_new(path, began_ns))
+        found = []
+        for name in glob.glob(pattern, root_dir=folder, recursive=True):  # noqa: PTH207
+            path = folder / name
+            with suppress(OSError):  # gone again
+                if path.is_file() and path.stat().st_mtime_ns >= began_ns - _CLOCK_NS:
+                    found.append(path)
+        found.sort()
         if found or time.monotonic() > until:
             return found
         time.sleep(_LOOK_S)
-
-
-def _is_new(path: Path, began_ns: int) -> bool:
-    try:
-        return path.is_file() and path.stat().st_mtime_ns >= began_ns - _CLOCK_NS
-    except OSError:  # gone again
-        return False

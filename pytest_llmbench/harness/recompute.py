@@ -45,7 +45,7 @@ from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.spectral import intervals_chosen
 from pytest_llmbench.store.files import document_of, read_report
 from pytest_llmbench.store.objects import rebuilt
-from pytest_llmbench.store.schema import FindingEntry, NoteEntry, Report, TestEntry
+from pytest_llmbench.store.schema import NoteEntry, Report, TestEntry
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
@@ -172,7 +172,11 @@ def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, 
 def _as_told(entry: TestEntry, result: TestResult, budget: Budget) -> TestResult:
     """The result with what only its session knew."""
     own = {finding.check for finding in validity_of(result, budget).findings}
-    told = tuple(_finding(each) for each in entry.validity.findings if each.check not in own)
+    told = tuple(
+        Finding(f.check, f.ok, f.voids, _noted(f.note, f.message), f.value, f.limit, f.unit)
+        for f in entry.validity.findings
+        if f.check not in own
+    )
     data = dict(enumerate(entry.note_data))
     noted = [_noted(data.get(index), text) for index, text in enumerate(entry.notes)]
     known = [plain_parameters({"": note}) for note in noted]
@@ -195,18 +199,17 @@ def _as_told(entry: TestEntry, result: TestResult, budget: Budget) -> TestResult
     )
 
 
-def _finding(told: FindingEntry) -> Finding:
-    note = _noted(told.note, told.message)
-    return Finding(told.check, told.ok, told.voids, note, told.value, told.limit, told.unit)
-
-
 def _noted(data: NoteEntry | None, text: str) -> Note:
     return as_told(text) if data is None else read_note(data.id, data.parameters, text)
 
 
 def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) -> _Driven:
     test = definition(kept["test"], where=entry.nodeid)
-    parameters = _parameters(test.parameters, kept)
+    given = {name: value for name, value in kept["parameters"].items() if name != "workload"}
+    parameters = test.parameters(
+        **{name: rebuilt(value) for name, value in given.items()},
+        workload=_workload(kept["workloads"]["parameters"]),
+    )
     chosen = _workload(kept["workloads"]["setting"])
     setting = Setting(
         workload=workload(chosen) if isinstance(chosen, str) else chosen,
@@ -234,12 +237,6 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
         not isinstance(setting.workload, _StoredWorkload)
         and not getattr(setting.workload, "messages_sha256", ""),
     )
-
-
-def _parameters(kind: type[TestParameters], kept: Mapping[str, Any]) -> TestParameters:
-    given = {name: value for name, value in kept["parameters"].items() if name != "workload"}
-    made = {name: rebuilt(value) for name, value in given.items()}
-    return kind(**made, workload=_workload(kept["workloads"]["parameters"]))
 
 
 @dataclass(frozen=True)
@@ -285,7 +282,9 @@ class _Answers:
         index, load = self._next, self._loads[self._next]
         self._next += 1
         if "part" not in load:
-            plan = _as_stored(plan, load)
+            # Of an older version: all parts of a session took requests and arrivals from one sequence.
+            names = ("seed", "first", "requests", "duration_s", "max_requests")
+            plan = plan.with_(part="", **{name: load[name] for name in names})
         for name, value in amount(plan).items():
             if value != load.get(name, ""):
                 raise StoreError(
@@ -295,13 +294,6 @@ class _Answers:
                 )
         seen = {name: rebuilt(value) for name, value in load["seen"].items()}
         return Observation(plan=plan, records=self._stored.of_load(self._entry, index, load), **seen)
-
-
-def _as_stored(plan: LoadPlan, load: Mapping[str, Any]) -> LoadPlan:
-    """The plan with the requests that were really sent. In an older version all parts of a session took
-    theirs from one sequence, and an open loop its arrivals."""
-    names = ("seed", "first", "requests", "duration_s", "max_requests")
-    return plan.with_(part="", **{name: load[name] for name in names})
 
 
 _JUDGED = (

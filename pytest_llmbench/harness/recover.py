@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -49,7 +48,15 @@ def recover(directory: Path) -> Recovered:
     """
     path = directory / JOURNAL_NAME
     if not path.is_file():
-        raise _nothing_in(directory)
+        aside = sorted(directory.glob(f"{ASIDE_PREFIX}*/{JOURNAL_NAME}"))
+        raise StoreError(
+            "there is nothing to recover: a session that ends normally writes its report and leaves no "
+            "journal",
+            where=str(directory),
+            remedy="of earlier sessions: " + ", ".join(str(path.parent) for path in aside)
+            if aside
+            else "name the directory of --llm-report",
+        )
     try:
         descriptor = claimed(path)
     except OSError as error:
@@ -73,17 +80,6 @@ def recover(directory: Path) -> Recovered:
     return Recovered(report, written, good)
 
 
-def _nothing_in(directory: Path) -> StoreError:
-    aside = sorted(directory.glob(f"{ASIDE_PREFIX}*/{JOURNAL_NAME}"))
-    return StoreError(
-        "there is nothing to recover: a session that ends normally writes its report and leaves no journal",
-        where=str(directory),
-        remedy="of earlier sessions: " + ", ".join(str(path.parent) for path in aside)
-        if aside
-        else "name the directory of --llm-report",
-    )
-
-
 def _report_of(found: ReadJournal, directory: Path) -> Report:
     entries, unreadable = [], 0
     for entry in found.course.entries:
@@ -93,29 +89,22 @@ def _report_of(found: ReadJournal, directory: Path) -> Report:
             unreadable += 1
         else:
             entries.append(entry)
-    return build_report(found.head, entries, _incomplete(found, unreadable, entries, directory))
-
-
-def _incomplete(
-    found: ReadJournal, unreadable: int, entries: Sequence[dict[str, Any]], directory: Path
-) -> IncompleteEntry | None:
     course, damaged = found.course, found.damaged + unreadable
     why = why_incomplete(course) or ("part of its journal is lost" if damaged else None)
     if why is None:
-        return None
+        return build_report(found.head, entries)
     known = {entry["records_file"] for entry in entries}
     records = {name: nodeid for name, nodeid in _records(directory, found.head.started) if name not in known}
-    return IncompleteEntry(
-        why=why,
-        unfinished=[
-            UnfinishedTest(
-                nodeid=nodeid, records_files=[name for name, whose in records.items() if whose == nodeid]
-            )
-            for nodeid in course.unfinished
-        ],
-        not_begun=list(course.waiting),
-        damaged_lines=damaged,
+    unfinished = [
+        UnfinishedTest(
+            nodeid=nodeid, records_files=[name for name, whose in records.items() if whose == nodeid]
+        )
+        for nodeid in course.unfinished
+    ]
+    incomplete = IncompleteEntry(
+        why=why, unfinished=unfinished, not_begun=list(course.waiting), damaged_lines=damaged
     )
+    return build_report(found.head, entries, incomplete)
 
 
 def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:

@@ -15,12 +15,13 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.settings import Settings
@@ -86,17 +87,12 @@ def _own_words(words: Sequence[str], settings: Settings) -> Iterator[str]:
     is_value = False
     for word in words:
         name, equals, _ = word.removeprefix("--llm-").replace("-", "_").partition("=")
-        ours = word.startswith("--llm-")
-        if ours or is_value or (not word.startswith("-") and _is_there(word.partition("::")[0])):
+        ours, is_path = word.startswith("--llm-"), False
+        with suppress(OSError, ValueError):
+            is_path = not word.startswith("-") and Path(word.partition("::")[0]).exists()
+        if ours or is_value or is_path:
             yield word
         is_value = ours and not equals and not isinstance(getattr(settings, name, ""), bool)
-
-
-def _is_there(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _without_secrets(value: Any, settings: Settings) -> Any:
@@ -356,32 +352,26 @@ def github_wants_to_know(environment: Mapping[str, str]) -> bool:
     return bool(environment.get(_SUMMARY)) or environment.get(_ACTIONS) == "true"
 
 
-class ToldGitHub(NamedTuple):
-    annotations: list[str]
-    """Lines to print, which the runner takes as commands; empty elsewhere."""
-    problem: str | None
-    """What could not be reported and why; None if nothing went wrong."""
-
-
-def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | None) -> ToldGitHub:
-    """Append the summary of the job, and return what is to be printed. Never raises: whatever goes wrong here
-    costs no verdict and no file.
+def tell_github(
+    document: Entry, environment: Mapping[str, str], written: Written, *, path: str | None
+) -> None:
+    """Append the summary of the job, and note in ``written`` what is to be printed, which the runner takes as
+    commands. Never raises: whatever goes wrong here costs no verdict and no file.
 
     ``path``: where the whole report is, None if it was not written.
     """
     from pytest_llmbench.reports.ci_files import workflow_commands
     from pytest_llmbench.reports.markdown import markdown_report
 
-    lines, name = [], environment.get(_SUMMARY)
+    name = environment.get(_SUMMARY)
     try:
         if environment.get(_ACTIONS) == "true":
-            lines = workflow_commands(document)
+            written.annotations.extend(workflow_commands(document))
         if name:
             with Path(name).open("a", encoding="utf-8", newline="\n") as file:
                 file.write(f"{markdown_report(document, path=path and outward(path))}\n")
     except OSError as error:
-        problem = outward(f"the summary of the job is not written: {name}: {error.strerror or error}")
-        return ToldGitHub(lines, problem)
+        why = f"the summary of the job is not written: {name}: {error.strerror or error}"
+        written.warnings.append(outward(why))
     except Exception as error:  # noqa: BLE001 - of ours, see above
-        return ToldGitHub(lines, f"GitHub is not told: {type(error).__name__}: {shown(error)}")
-    return ToldGitHub(lines, None)
+        written.warnings.append(f"GitHub is not told: {type(error).__name__}: {shown(error)}")

@@ -25,7 +25,6 @@ from pytest_llmbench.harness.execution import (
     Observer,
     SentBefore,
     SharedRuns,
-    events_path,
     files_of,
     path_in,
 )
@@ -128,19 +127,17 @@ class BenchSession:
     def _events(self) -> EventLog | None:
         if not self.settings.events and not self._observers:
             return None
-
         report = self.settings.report if self.settings.events else None
-        return EventLog(None if report is None else events_path(report, self._worker), self._observers)
+        path = None if report is None else path_in(report, "events", ".jsonl.gz", self._worker)
+        return EventLog(path, self._observers)
 
     @cached_property
     def _telemetry_file(self) -> Any:
         """What writes the readings of the machine beside the report; None without a report, or the extra."""
         report, kind = self.settings.report, named("machine", "file")
-        return (
-            None
-            if report is None or kind is None
-            else kind(path_in(report, "telemetry", ".jsonl", self._worker))
-        )
+        if report is None or kind is None:
+            return None
+        return kind(path_in(report, "telemetry", ".jsonl", self._worker))
 
     def sut_from_settings(self) -> SUT:
         """The SUT of the command line. Raises SuiteError without an endpoint."""
@@ -306,14 +303,14 @@ class BenchSession:
     def _told(
         self, result: TestResult, opened: OpenSUT, definition: TestDefinition, nodeid: str
     ) -> TestResult:
-        """The result with what has to be reported of the SUT, of the generator, and of prompts that were sent
-        again.
-
-        The generator is mentioned where it went beyond its selftest, the prompts where the test does not want
-        them repeated.
-        """
-        beyond = () if opened.virtual else self._beyond(result, opened)
-        again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
+        """The result with what has to be reported of the SUT, of a generator that went beyond its selftest,
+        and of prompts that were sent again though the test does not want that."""
+        again = self._sent_before.findings(nodeid)
+        if self.settings.prompts != AUTO and SUT(opened.endpoint).was_there_before:
+            # A server may know prompts by a name of the user's own, also where its prefix cache is declared
+            # off: what answers may be a cache of whole replies.
+            option = f"--llm-prompts={self.settings.prompts}"
+            again = (*again, Finding.of("prompts_of_others", option=option))
         logs = (self._events, self.__dict__.get("_telemetry_file"))
         found = [*result.findings, *(each for log in logs if log is not None for each in log.findings)]
         if opened.facts.value(EndpointFact.CERTIFICATE_CHECKED) is False:
@@ -322,21 +319,13 @@ class BenchSession:
             found.append(Finding.of("key_encrypted"))
         if (proxy := opened.facts.value(EndpointFact.PROXY)) not in (None, "none"):
             found.append(Finding.of("measured_through_proxy", proxy=proxy))
-        found += [*beyond, *(() if definition.name in SENDS_AGAIN else again)]
+        if not opened.virtual:
+            from pytest_llmbench.harness.selftest.certificate import beyond, find_for
+
+            certificate, _ = find_for(opened.base_url, self.settings)
+            found += beyond(result.observations, certificate, self.settings.workers)
+        found += () if definition.name in SENDS_AGAIN else again
         return replace(result, notes=(*opened.notes, *result.notes), findings=tuple(found))
-
-    def _sent_by_others(self, opened: OpenSUT) -> tuple[Finding, ...]:
-        """Prompts by a name of the user's own go to a server that may know them: also where its prefix cache
-        is declared off, as what answers may be a cache of whole replies."""
-        if self.settings.prompts == AUTO or not SUT(opened.endpoint).was_there_before:
-            return ()
-        return (Finding.of("prompts_of_others", option=f"--llm-prompts={self.settings.prompts}"),)
-
-    def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
-        from pytest_llmbench.harness.selftest.certificate import beyond, find_for
-
-        found, _ = find_for(opened.base_url, self.settings)
-        return beyond(result.observations, found, self.settings.workers)
 
     def reaudit(self) -> list[dict[str, Any]]:
         """The results of this process whose compliance other results have changed since, each with its new
@@ -348,29 +337,23 @@ class BenchSession:
 
     def _sender(self, request: MeasurementRequest) -> Send:
         """A function that sends a load for a test, unless another test's observation of it can be used."""
-        may_share = not request.parameters.fresh
+        who, may_share = request.nodeid, not request.parameters.fresh
 
         def send(opened: OpenSUT, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
-            return self._answered(opened, plan, request.nodeid, on_record, may_share=may_share)
+            key, state = opened.key, opened.executor.state(plan.variant)
+            known = self._shared.find(key, plan, who, state) if may_share else None
+            if known is not None:
+                self._plan = plan
+                self._show_progress(f"shared with {known.shared_from}, nothing is sent")
+                if plan.phase is Phase.MEASURE:
+                    follow_known(plan.workload, (plan.seed, plan.first, len(known.records)))
+                return known
+            seen = self._sent(opened, plan, who, on_record)
+            # Starting a variant, or bringing it into a fresh state, may have changed the state.
+            self._shared.keep(key, plan, who, opened.executor.state(plan.variant), seen)
+            return seen
 
         return send
-
-    def _answered(
-        self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None, *, may_share: bool
-    ) -> Observation:
-        """Another test's observation of the same load, or that of sending it now."""
-        key, state = opened.key, opened.executor.state(plan.variant)
-        known = self._shared.find(key, plan, who, state) if may_share else None
-        if known is not None:
-            self._plan = plan
-            self._show_progress(f"shared with {known.shared_from}, nothing is sent")
-            if plan.phase is Phase.MEASURE:
-                follow_known(plan.workload, (plan.seed, plan.first, len(known.records)))
-            return known
-        seen = self._sent(opened, plan, who, on_record)
-        # Starting a variant, or bringing it into a fresh state, may have changed the state.
-        self._shared.keep(key, plan, who, opened.executor.state(plan.variant), seen)
-        return seen
 
     def _sent(
         self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None = None

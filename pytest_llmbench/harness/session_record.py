@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.errors import StoreError
@@ -138,22 +137,23 @@ class SessionRecord:
         written = Written()
         if self.entries and (self._settings.report is not None or github_wants_to_know(environment)):
             try:
-                written = self._write(environment)
+                document = document_of(build_report(self._head, self.entries, self.incomplete))
+                directory = self._settings.report
+                if directory is not None:
+                    written = write_reports(directory, document)
+                page = None if directory is None else str(directory / "report.html")
+                tell_github(document, environment, written, path=page)
             except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts
                 lost = f"the report cannot be made: {type(error).__name__}: {shown(error)}"
                 (written.warnings if self._settings.report is None else written.problems).append(lost)
-        self._told_of_the_journal(written)
+        if self._journal is not None and written.problems:
+            if self._journal.problem is not None:
+                written.problems.append(f"the journal is not whole either: {self._journal.problem}")
+            else:
+                where = self._journal.path.parent
+                written.problems.append(f"no judgement is lost: run pytest-llmbench recover {where}")
         self.close(keep=bool(written.problems))
         return written
-
-    def _write(self, environment: Mapping[str, str]) -> Written:
-        document = document_of(build_report(self._head, self.entries, self.incomplete))
-        directory = self._settings.report
-        written = Written() if directory is None else write_reports(directory, document)
-        page = None if directory is None else str(directory / "report.html")
-        told = tell_github(document, environment, path=page)
-        warnings = [] if told.problem is None else [told.problem]
-        return replace(written, annotations=told.annotations, warnings=warnings)
 
     def close(self, *, keep: bool = True) -> None:
         """Release the report directory. Safe to call twice."""
@@ -173,15 +173,6 @@ class SessionRecord:
             return
         if place is not None:
             self.said.append(f"llmbench: the files of an earlier session are now in {place}")
-
-    def _told_of_the_journal(self, written: Written) -> None:
-        if self._journal is None or not written.problems:
-            return
-        if self._journal.problem is not None:
-            written.problems.append(f"the journal is not whole either: {self._journal.problem}")
-        else:
-            where = self._journal.path.parent
-            written.problems.append(f"no judgement is lost: run pytest-llmbench recover {where}")
 
     def _note(self, event: journal.Event) -> None:
         self._course.apply(event)

@@ -17,7 +17,6 @@ from pytest_llmbench.workloads.catalogue import workload
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.open_sut import OpenSUT
-    from pytest_llmbench.model.request import Workload
 
 
 def warmup_for(scale: Scale) -> WarmupPolicy:
@@ -84,7 +83,11 @@ def setting_on(
     frozen = Facts.of(
         Origin.GENERATOR, {ManifestFact.SHA256: digest, ManifestFact.FROZEN_NS: opened.now_ns()}
     )
-    selftest = Facts() if opened.virtual else _selftest(opened, settings)
+    selftest = Facts()
+    if not opened.virtual:
+        from pytest_llmbench.harness.selftest.certificate import facts_of, find_for
+
+        selftest = facts_of(*find_for(opened.base_url, settings))
     name = prompts_of(SUT(opened.endpoint), settings)
     named = Facts.of(Origin.GENERATOR, {WorkloadFact.PROMPTS: name} if name else {})
     setting = setting_for(
@@ -95,23 +98,12 @@ def setting_on(
         ignore_eos=opened.ignore_eos,
         variants=opened.variants,
     )
-    return replace(setting, workload=_bound(setting.workload, opened), salt=salt)
+    asked = setting.workload
+    if opened.counter is not None or opened.vocabulary is not None:
+        from pytest_llmbench.harness.workloads.exact_lengths import bound
 
-
-def _selftest(opened: OpenSUT, settings: Settings) -> Facts:
-    """The fact with the generator's certificate for this transport; none for a replay."""
-    from pytest_llmbench.harness.selftest.certificate import facts_of, find_for
-
-    return facts_of(*find_for(opened.base_url, settings))
-
-
-def _bound(workload: Workload, opened: OpenSUT) -> Workload:
-    """``workload``, bound to the server that counts its prompts if it needs one."""
-    if opened.counter is None and opened.vocabulary is None:
-        return workload
-    from pytest_llmbench.harness.workloads.exact_lengths import bound
-
-    return bound(workload, opened.counter, opened.vocabulary)
+        asked = bound(asked, opened.counter, opened.vocabulary)
+    return replace(setting, workload=asked, salt=salt)
 
 
 P = TypeVar("P", bound=TestParameters)

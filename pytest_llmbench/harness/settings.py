@@ -16,6 +16,7 @@ from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS, seconds_of
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.draft import FEWEST_RUNS
+from pytest_llmbench.model.numbers import number
 from pytest_llmbench.model.observation import HostLimits, named_values
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.spectral import Intervals
@@ -374,9 +375,9 @@ _WANTED = {
     "int_parsing": "give a whole number",
     "int_from_float": "give a whole number",
     "int_type": "give a whole number",
-    "greater_than": "give a number above {gt:g}",
-    "greater_than_equal": "give {ge:g} or more",
-    "less_than_equal": "give {le:g} or less",
+    "greater_than": "give a number above {gt}",
+    "greater_than_equal": "give {ge} or more",
+    "less_than_equal": "give {le} or less",
     "literal_error": "give {expected}",
 }
 """What an option needs, by pydantic's type of the mistake."""
@@ -392,7 +393,10 @@ def _explain(detail: Any) -> str:
     if isinstance(ours, ValueError):
         what = str(ours)
     elif detail["type"] in _WANTED:
-        what = _WANTED[detail["type"]].format_map(detail.get("ctx", {}))
+        limits = detail.get("ctx", {}).items()
+        what = _WANTED[detail["type"]].format_map(
+            {key: limit if isinstance(limit, str) else number(limit) for key, limit in limits}
+        )
     else:
         what = detail["msg"].lower()
     return f"{option}: {what}, got {shown(detail['input'])}"

@@ -19,7 +19,7 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.sut.adapter_calls import ChurningExecutor, calls_of
+from pytest_llmbench.harness.sut.adapter_calls import calls_of, with_churn
 from pytest_llmbench.methodology.measuring.adapter_calls import with_adapter_calls
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
@@ -60,7 +60,7 @@ def engine() -> Iterator[EmbeddedEngine]:
 def sent(engine: EmbeddedEngine, plan: LoadPlan, url: str | None = None) -> Observation:
     generator = LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model)
     with generator:
-        return ChurningExecutor(generator, url or engine.url, Access()).run(plan)
+        return with_churn(generator, url or engine.url, Access()).run(plan)
 
 
 def held_up(seen: Observation) -> float:

@@ -248,6 +248,6 @@ def test_what_may_be_exceeded_is_no_mistake_but_told_in_the_plan() -> None:
     settings = Settings(endpoint="replay:fast", max_requests=1000)
     assert exceeding(asked, settings) == []
     text = "\n".join(plan_lines(asked, settings))
-    assert "budgets: 1,000 requests, 2,000,000,000 tokens, 86,400 s, 10,000 req/s, 10,000 in flight" in text
+    assert "budgets: 1,000 requests, 2,000,000,000 tokens, 86400 s, 10000 req/s, 10,000 in flight" in text
     assert "may be exceeded" not in text
     assert "EXCEEDED: " in "\n".join(plan_lines(asked, settings.model_copy(update={"max_requests": 9})))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution import AT_ONCE, OF_REQUESTS, EventLog, events_of, events_path
+from pytest_llmbench.harness.execution import AT_ONCE, OF_REQUESTS, EventLog, events_of, path_in
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, OUTCOMES
@@ -67,7 +67,9 @@ def test_events_are_in_the_order_of_time_and_of_a_request() -> None:
 
 def test_a_file_grows_by_a_load_at_a_time_and_can_be_read_whenever_it_ends(tmp_path: Path) -> None:
     told: list[int] = []
-    log = EventLog(events_path(tmp_path, None), [lambda *, events: told.append(len(events))])
+    log = EventLog(
+        path_in(tmp_path, "events", ".jsonl.gz", None), [lambda *, events: told.append(len(events))]
+    )
     load = seen("fast", 200)
     log.load(PLAN, load, "test_a")
     first = lines(tmp_path / "events.jsonl.gz")
@@ -81,8 +83,8 @@ def test_a_file_grows_by_a_load_at_a_time_and_can_be_read_whenever_it_ends(tmp_p
     assert {each.get("test") for each in every} == {None, "test_a", "test_b"}
     assert sum(told) == len(every)
     assert max(told) == AT_ONCE < len(first)
-    assert events_path(tmp_path, None).name == "events-2.jsonl.gz"
-    assert events_path(tmp_path, "gw0").name == "events-gw0.jsonl.gz"
+    for worker, name in ((None, "events-2.jsonl.gz"), ("gw0", "events-gw0.jsonl.gz")):
+        assert path_in(tmp_path, "events", ".jsonl.gz", worker).name == name
 
 
 def test_a_full_disk_costs_the_events_and_nothing_else(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.harness.report_files import (
-    ToldGitHub,
+    Written,
     build_report,
     github_wants_to_know,
     head_of,
@@ -23,6 +23,12 @@ def document() -> dict[str, Any]:
     """A report of one test that never measured."""
     entry = entry_from_error(nodeid="a.py::test_a", test="ttft", section="5.1", error="no answer")
     return build_report(head_of(Settings(), started_ns=0), [entry.plain()]).plain()
+
+
+def told(document: dict[str, Any], environment: dict[str, str]) -> Written:
+    written = Written()
+    tell_github(document, environment, written, path=None)
+    return written
 
 
 @pytest.mark.parametrize(
@@ -44,7 +50,7 @@ def test_the_summary_comes_after_what_is_there(tmp_path: Path, document: dict[st
     path = tmp_path / "summary"
     path.write_text("# Earlier\n", "utf-8")
     for _ in range(2):
-        assert tell_github(document, {"GITHUB_STEP_SUMMARY": str(path)}, path=None) == ToldGitHub([], None)
+        assert told(document, {"GITHUB_STEP_SUMMARY": str(path)}) == Written()
     text = path.read_text("utf-8")
     assert text.startswith("# Earlier\n## ❌ LLM benchmark: ")
     assert text.count("## ❌") == 2, "a second session of the same step"
@@ -52,14 +58,13 @@ def test_the_summary_comes_after_what_is_there(tmp_path: Path, document: dict[st
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, document: dict[str, Any]) -> None:
     environment = {"GITHUB_STEP_SUMMARY": str(tmp_path / "none" / "summary"), "GITHUB_ACTIONS": "true"}
-    told = tell_github(document, environment, path=None)
-    assert told.problem == (
+    found = told(document, environment)
+    assert found.warnings == [
         f"the summary of the job is not written: {tmp_path}/none/summary: No such file or directory"
-    )
-    assert told.annotations == ["::error file=a.py,title=ERROR test_a::no answer"]
+    ]
+    assert found.annotations == ["::error file=a.py,title=ERROR test_a::no answer"]
 
 
 def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
-    told = tell_github({"tests": [{}]}, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}, path=None)
-    assert told.problem is not None
-    assert told.problem.startswith("GitHub is not told: KeyError: ")
+    (warning,) = told({"tests": [{}]}, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}).warnings
+    assert warning.startswith("GitHub is not told: KeyError: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,13 +13,12 @@ import pytest
 from pytest_llmbench.harness.execution import SharedRuns
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.address import ProbedExecutor, with_engine_metrics
+from pytest_llmbench.harness.sut.address import with_engine_metrics
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
-from pytest_llmbench.probes.access import Access
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
@@ -204,7 +203,7 @@ class FakeGenerator:
 
 def test_the_engine_is_read_around_measured_load_only(seen: Observation) -> None:
     probe, inner = FakeProbe(), FakeGenerator(seen)
-    executor = ProbedExecutor(inner, lambda: probe)
+    executor = with_engine_metrics(inner, lambda: cast(Any, probe))
     assert executor.run(WARM).engine is None
     assert probe.calls == []
     measured_run = executor.run(PLAN)
@@ -222,7 +221,7 @@ def test_the_engine_is_read_around_measured_load_only(seen: Observation) -> None
 
 def test_without_a_page_it_is_asked_once_and_the_reason_is_told(seen: Observation) -> None:
     probe = FakeProbe("no metrics page of the engine: HTTP 404")
-    executor = ProbedExecutor(FakeGenerator(seen), lambda: probe)
+    executor = with_engine_metrics(FakeGenerator(seen), lambda: cast(Any, probe))
     for _ in range(2):
         run = executor.run(PLAN)
         assert run.engine is None
@@ -233,8 +232,9 @@ def test_without_a_page_it_is_asked_once_and_the_reason_is_told(seen: Observatio
 
 
 def test_over_grpc_there_is_no_page_to_be_asked_for(seen: Observation) -> None:
-    executor = with_engine_metrics(FakeGenerator(seen), "grpc://127.0.0.1:1", Access())
+    absent = "a gRPC server has no metrics page"
+    executor = with_engine_metrics(FakeGenerator(seen), lambda: pytest.fail("it is asked for"), absent)
     run = executor.run(PLAN)
     assert run.engine is None
-    assert run.facts.value("engine.metrics") == "not measurable: a gRPC server has no metrics page"
+    assert run.facts.value("engine.metrics") == f"not measurable: {absent}"
     executor.close()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import worker_notes
-from pytest_llmbench.harness.sut.address import api_notes
+from pytest_llmbench.harness.sut.address import found_notes
+from pytest_llmbench.model.sentences import Note
 
 
 def test_the_number_of_workers_is_an_option_like_others() -> None:
@@ -94,8 +97,10 @@ def test_two_workers_measure_the_embedded_engine(
 
 
 def test_an_unusual_dialect_that_was_found_is_noted() -> None:
-    assert api_notes("auto", "openai-chat") == ()
-    assert api_notes("openai-responses", "openai-responses") == ()
-    (note,) = api_notes("auto", "openai-responses")
+    def noted(asked: str, api: str) -> tuple[Note, ...]:
+        return found_notes(asked, cast(Any, SimpleNamespace(api=api, models=(), changed={})))
+
+    assert noted("auto", "openai-chat") == noted("openai-responses", "openai-responses") == ()
+    (note,) = noted("auto", "openai-responses")
     assert "openai-responses" in str(note)
     assert "--llm-api=NAME" in str(note)

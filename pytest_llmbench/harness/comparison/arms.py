@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.allowance import nothing_sent
 from pytest_llmbench.harness.comparison.replication import ArmRuns, MeasurementRequest, cut_short, runs_of
 from pytest_llmbench.harness.execution import TestFiles, drive, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
@@ -31,7 +32,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.definitions import OWN
 from pytest_llmbench.metrics.server_side import cached_input
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import Records
@@ -99,7 +100,7 @@ class _Arm(Generic[R]):
     def end(self, seen: Observation) -> None:
         """End the arm after Ctrl-C ended another: nothing more is sent, and the result says so."""
         while self.plan is not None and self.plan.phase is Phase.MEASURE:
-            nothing = _nothing_of(self.plan, seen.anchor, interrupted=seen.interrupted)
+            nothing = nothing_sent(self.plan, seen.anchor, interrupted=seen.interrupted)
             self._advance(partial(self.procedure.send, nothing))
         self.procedure.close()
         self.plan = None
@@ -191,23 +192,6 @@ def drive_whole(
     return results
 
 
-def _nothing_of(
-    plan: LoadPlan, anchor: ClockAnchor, *, interrupted: str | None = None, declined: str | None = None
-) -> Observation:
-    """An observation of ``plan`` in which nothing was sent, because another was interrupted, or since it was
-    not wanted."""
-    now = anchor.monotonic_ns
-    return Observation(
-        plan,
-        Records.concatenate([]),
-        now - 1,  # rates are over a duration, which must not be zero
-        now,
-        anchor,
-        interrupted=interrupted,
-        declined=declined,
-    )
-
-
 CANDIDATE, BASELINE = "candidate", "baseline"
 """The names of the arms of an A/B; a test alone has the first."""
 
@@ -273,7 +257,12 @@ def measure_arms(
 
     spent = _spending(request, arms, limits)
     with ExitStack() as stack:
-        recordings = {arm.name: stack.enter_context(_recorded(request, arm, arms)) for arm in arms}
+        recordings: dict[str, TestFiles] = {}
+        for arm in arms:
+            about = {"test": test.name, "seed": arm.setting.seed}
+            about |= {"arm": arm.name} if len(arms) > 1 else {}
+            writing = recording(arm.path, request.nodeid, arm.opened.anchor(), about)
+            recordings[arm.name] = stack.enter_context(writing)
 
         def execute(name: str, plan: LoadPlan) -> Observation:
             arm, kept = by_name[name], recordings[name]
@@ -281,7 +270,7 @@ def measure_arms(
             if why is None:
                 seen = send(arm.opened, arm.planned(plan), kept.keeps(plan))
             else:
-                seen = _nothing_of(plan, arm.opened.anchor(), declined=why)
+                seen = nothing_sent(plan, arm.opened.anchor(), declined=why)
             if spent is not None:
                 spent.note(name, plan, seen)
             kept.note(plan, seen)
@@ -327,14 +316,6 @@ def _spending(
     settings = {arm.name: request.replication.setting(arm.setting) for arm in arms}
     parameters = request.replication.parameters
     return spending(request.definition, parameters, settings, limits, request.budget_s)
-
-
-def _recorded(
-    request: MeasurementRequest, arm: Arm, arms: Sequence[Arm]
-) -> AbstractContextManager[TestFiles]:
-    about = {"test": request.definition.name, "seed": arm.setting.seed}
-    which = {"arm": arm.name} if len(arms) > 1 else {}
-    return recording(arm.path, request.nodeid, arm.opened.anchor(), about | which)
 
 
 def without_shared_cache(

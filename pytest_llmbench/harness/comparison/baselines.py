@@ -43,7 +43,6 @@ from pytest_llmbench.harness.comparison.identity import (
     lengths_vector,
     made_by,
     refuse_few_runs,
-    refuse_live_answers,
     refuse_mismatch,
     refused_metrics,
     waived,
@@ -124,6 +123,10 @@ class Reference:
         self, by_run: ByRun, limits: Sequence[RegressionLimit], names: tuple[str, str]
     ) -> tuple[Comparison, ...]:
         """The comparisons of a session with these values."""
+
+        def unlike(saved: BaselineTest, metric: str) -> str | None:
+            return made_otherwise(metric, saved.identity, self.identity, self.waivers)
+
         before: ByRun = self.named.by_run
         paired = self._same_runs
         if paired and not self.sessions:
@@ -134,32 +137,31 @@ class Reference:
             limits,
             names=names,
             paired=paired,
-            sessions=[self._made_alike(test) for test in self.sessions],
-            unlike=partial(self._unlike, self.named),
+            sessions=[  # each with the metrics that it made as they are made now
+                {name: own for name, own in test.by_run.items() if unlike(test, name) is None}
+                for test in self.sessions
+            ],
+            unlike=partial(unlike, self.named),
         )
 
     def confirmed(self, found: Sequence[Comparison], asked: Confirmation | None) -> tuple[Comparison, ...]:
         """The comparisons; a regression that shows in fewer sessions than was asked for is not confirmed."""
-        return tuple(found) if asked is None else tuple(self._confirmed(each, asked) for each in found)
-
-    def _confirmed(self, found: Comparison, asked: Confirmation) -> Comparison:
-        if not found.gated or found.verdict is not ComparisonVerdict.REGRESSED:
-            return found
+        if asked is None:
+            return tuple(found)
         # What an accepted session found was against the level before.
         known = [test for test in self.since if test.accepted is None]
         before = known[len(known) - asked.of + 1 :] if len(known) >= asked.of else known
-        count = 1 + sum(test.verdicts.get(found.metric) in _WORSE for test in before)
-        if count >= asked.shown:
-            return found
-        reason = f"it shows in {count} of the last {1 + len(before)} sessions; {asked.shown} are needed"
-        return replace(found, verdict=ComparisonVerdict.UNCONFIRMED, reason=reason)
-
-    def _unlike(self, saved: BaselineTest, metric: str) -> str | None:
-        return made_otherwise(metric, saved.identity, self.identity, self.waivers)
-
-    def _made_alike(self, saved: BaselineTest) -> ByRun:
-        """The values of a session in the metrics that it made as they are made now."""
-        return {name: own for name, own in saved.by_run.items() if self._unlike(saved, name) is None}
+        judged = []
+        for each in found:
+            count = 1 + sum(test.verdicts.get(each.metric) in _WORSE for test in before)
+            if each.gated and each.verdict is ComparisonVerdict.REGRESSED and count < asked.shown:
+                reason = (
+                    f"it shows in {count} of the last {1 + len(before)} sessions; {asked.shown} are needed"
+                )
+                judged.append(replace(each, verdict=ComparisonVerdict.UNCONFIRMED, reason=reason))
+            else:
+                judged.append(each)
+        return tuple(judged)
 
     def notes(self, name: str, found: Sequence[Comparison] = ()) -> list[Note]:
         """What the comparison takes for granted. ``name``: of the baseline; ``found``: the comparisons."""
@@ -360,28 +362,6 @@ def _confirmation(settings: Settings) -> Confirmation | None:
     return Confirmation.of_option(settings.compare_confirm)
 
 
-def identified(
-    plain: MeasurementRequest,
-    asked: Compares | None,
-    of_options: Sequence[RegressionLimit],
-    settings: Settings,
-) -> MeasurementRequest:
-    """The measurement with what it is of, which is saved or compared. ``of_options``: limits of the session.
-
-    Raises SuiteError for what keeps a comparison from being made.
-    """
-    if asked is not None:
-        refuse_live_answers(plain.setting.workload, f"--llm-compare {asked.path}")
-    identity = plain.of_what()
-    if settings.baseline_endpoint is not None:
-        return replace(plain, identity=identity)
-    own = plain.replication
-    request = replace(plain, parameters=own.parameters, setting=own.setting(plain.setting), identity=identity)
-    if asked is not None:
-        asked.refuse_early(request, of_options)
-    return request
-
-
 def save(
     settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int
 ) -> tuple[Path | None, list[str]]:
@@ -430,6 +410,13 @@ def standing(entry: Mapping[str, Any]) -> Standing:
     quicker ones of equal sessions would be kept, and the reference would move to them."""
     if entry["outcome"] in ("xfailed", "xpassed", "skipped"):
         return Standing.WAIVED
+
+    def may_be_none(comparison: Mapping[str, Any]) -> bool:
+        """Whether the worsening may be none at all, by its whole interval."""
+        lower, upper = comparison["change"]["lower"], comparison["change"]["upper"]
+        least, sign = (lower, 1) if comparison["better"] == "lower" else (upper, -1)
+        return least is not None and sign * least <= 0
+
     gated = [each for each in entry["comparisons"] if each["gated"]]
     undecided = [each for each in gated if each["verdict"] == ComparisonVerdict.INCONCLUSIVE]
     worse = [each for each in gated if each["verdict"] in _WORSE]
@@ -438,14 +425,7 @@ def standing(entry: Mapping[str, Any]) -> Standing:
     by_comparison = bool(worse or undecided) and limits <= {"pass"} and entry["error"] is None
     if (entry["outcome"] != "passed" and not by_comparison) or "fail" in limits:
         return Standing.FAILED
-    return Standing.BEHIND if worse or not all(map(_may_be_none, undecided)) else Standing.COUNTS
-
-
-def _may_be_none(comparison: Mapping[str, Any]) -> bool:
-    """Whether the worsening may be none at all, by its whole interval."""
-    lower, upper = comparison["change"]["lower"], comparison["change"]["upper"]
-    least = lower if comparison["better"] == "lower" else upper
-    return least is not None and (least <= 0 if comparison["better"] == "lower" else least >= 0)
+    return Standing.BEHIND if worse or not all(map(may_be_none, undecided)) else Standing.COUNTS
 
 
 def automatic_name(commit: Commit | None, saved: str) -> str:

@@ -95,6 +95,7 @@ class Calibrations:
 
     def _saved(self, nodeid: str, identity: Mapping[str, Any], runs: int, noise: Mapping[str, Noise]) -> Note:
         path = self._path(identity)
+        kept = ("unit", "better", "runs", "mean_log", "spread_log", "proposed")
         calibration = Calibration(
             saved=iso_utc(time.time_ns()),
             generator_version=version("pytest-llmbench"),
@@ -102,7 +103,12 @@ class Calibrations:
             nodeid=nodeid,
             identity=dict(identity),
             runs=runs,
-            noise={name: _entry(own) for name, own in noise.items()},
+            noise={
+                name: NoiseEntry(
+                    **{each: getattr(own, each) for each in kept}, false_alarms=own.false_alarms(own.proposed)
+                )
+                for name, own in noise.items()
+            },
         )
         try:
             write_calibration(path, calibration)
@@ -111,7 +117,6 @@ class Calibrations:
         return Note.of("calibration_saved", runs=runs, path=str(path))
 
     def _proposed(self, request: MeasurementRequest, noise: Sequence[Noise]) -> Note:
-        """Writes the proposed limits into the marker's file."""
         path, test = Path(str(request.parameters.limits_file)), request.nodeid.partition("::")[2]
         place = self.settings.place.partition(",")[0].strip()
         try:
@@ -193,18 +198,6 @@ def made_of(metric: str, identity: Mapping[str, Any]) -> Made:
     return tuple((name, str(identity[name])) for name in fields if name in identity)
 
 
-def _entry(own: Noise) -> NoiseEntry:
-    return NoiseEntry(
-        unit=own.unit,
-        better=own.better,
-        runs=own.runs,
-        mean_log=own.mean_log,
-        spread_log=own.spread_log,
-        proposed=own.proposed,
-        false_alarms=own.false_alarms(own.proposed),
-    )
-
-
 def table(noise: Sequence[Noise]) -> Table:
     """A table of the noise between runs of one unchanged system, a row for each metric."""
     columns = (
@@ -215,21 +208,19 @@ def table(noise: Sequence[Noise]) -> Table:
         "Proposed limit",
         "Runs beyond it",
     )
-    return Table("calibration", "Calibration (A/A)", columns, tuple(map(_row, noise)))
 
+    def row(own: Noise) -> tuple[Cell, ...]:
+        found = (own.detectable(runs) for runs in RUNS_SHOWN)
+        return (
+            own.metric,
+            Amount(own.typical, own.unit),
+            f"{percentage(own.cv)} {interval(*own.interval, 'ratio')}",
+            *(NOT_KNOWN if share is None else Amount(share, "ratio") for share in found),
+            f"{'≤' if own.better == 'lower' else '≥'} {quantity(own.proposed, own.unit)}",
+            Amount(own.false_alarms(own.proposed), "ratio"),
+        )
 
-def _row(own: Noise) -> tuple[Cell, ...]:
-    low, high = own.interval
-    sign = "≤" if own.better == "lower" else "≥"
-    found = (own.detectable(runs) for runs in RUNS_SHOWN)
-    return (
-        own.metric,
-        Amount(own.typical, own.unit),
-        f"{percentage(own.cv)} {interval(low, high, 'ratio')}",
-        *(NOT_KNOWN if share is None else Amount(share, "ratio") for share in found),
-        f"{sign} {quantity(own.proposed, own.unit)}",
-        Amount(own.false_alarms(own.proposed), "ratio"),
-    )
+    return Table("calibration", "Calibration (A/A)", columns, tuple(map(row, noise)))
 
 
 FEWEST_SESSIONS, MOST_SESSIONS = 5, 20

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Final
@@ -45,7 +45,8 @@ from pytest_llmbench.workloads.stream import streamed
 
 WAIVED = "waived"
 LENGTHS: Final = "lengths"
-"""The field of the list of lengths. It need not agree: it decides how runs are compared."""
+"""The field of the list of lengths of the requests: ``repeated 123``, the same in every run, or ``shared
+123``, a stretch for each. It need not agree: it decides how runs are compared."""
 REPEATED: Final[Lengths] = "repeated"
 SHARED: Final[Lengths] = "shared"
 _UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
@@ -59,6 +60,8 @@ def identity_of(
     # Not the bound one of the setting, which knows the address of the server.
     asked = workload(parameters.workload)
     once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
+    seeds = {plan.lengths_seed for plan in once}
+    lengths = seeds.pop() if len(seeds) == 1 else None  # None: they are drawn with the words
     ceilings = sorted(str(limit) for limit in parameters.objectives if limit.is_ceiling)
     found = {
         "test": definition.name,
@@ -70,26 +73,25 @@ def identity_of(
         "workload": asked.name,
         "workload.sha256": _digest(dict(asked.specification())),
         "load": _load(once),
-        LENGTHS: _list_of_lengths(once, parameters),
+        LENGTHS: None if lengths is None else f"{REPEATED if parameters.is_job else SHARED} {lengths}",
         "criteria": ("; ".join(ceilings) or "none") if definition.name in _UNDER_CRITERIA else None,
         GOODPUT_LIMITS: _goodput_limits(parameters),
         "warmup": _warmup(setting.warmup),
         "figures": "those of a job" if parameters.is_job else "those of a sample",
         "generator.version": version("pytest-llmbench"),
-        **({} if virtual else _host()),
     }
+    if not virtual:
+        told, about = environment(), this_environment(())
+        found |= {
+            "host.machine": about.machine,
+            "host.cpu": told.get("cpu"),
+            "host.cpus": told.get("cpus_usable"),
+            "host.python": f"{about.implementation} {about.python}",
+            "host.platform": about.platform,
+        }
     shown = {*REQUIRED, *IF_KNOWN, *SHOWN} - found.keys()
     facts = {name: fact.value for name, fact in setting.facts.items() if name in shown}
     return plain_object({name: value for name, value in (found | facts).items() if value is not None})
-
-
-def _list_of_lengths(once: Sequence[LoadPlan], parameters: TestParameters) -> str | None:
-    """The list of lengths of the requests: ``repeated 123``, the same in every run, or ``shared 123``, a
-    stretch for each; None where lengths are drawn with the words."""
-    seeds = {plan.lengths_seed for plan in once}
-    if len(seeds) != 1 or None in seeds:
-        return None
-    return f"{REPEATED if parameters.is_job else SHARED} {seeds.pop()}"
 
 
 def _load(once: Sequence[LoadPlan]) -> str:
@@ -105,9 +107,11 @@ def _load(once: Sequence[LoadPlan]) -> str:
 def _goodput_limits(parameters: TestParameters) -> str | None:
     """The limits that make a request or a session good, and those under which jobs per hour are searched for,
     in words; None where a test has none."""
-    found = [f"{quantity} <= {limit:g} ms" for quantity, limit in getattr(parameters, "limits_ms", ())]
+    # The digits are those of saved identities.
+    limits = getattr(parameters, "limits_ms", ())
+    found = [f"{quantity} <= {format(limit, 'g')} ms" for quantity, limit in limits]
     if (job_s := getattr(parameters, "job_s", None)) is not None:
-        found.append(f"job <= {job_s:g} s")
+        found.append(f"job <= {format(job_s, 'g')} s")
     if getattr(parameters, "searches", False):
         found += [str(limit) for limit in parameters.objectives if limit.metric != "jobs_per_hour"]
     return "; ".join(sorted(found)) or None
@@ -146,17 +150,6 @@ def refused_metrics(
         names, voids = tuple(each.metric for each in metrics), any(each.gated for each in metrics)
         said.append(Finding.of("made_otherwise", voids=voids, difference=mismatch, metrics=names))
     return said
-
-
-def _host() -> Mapping[str, Any]:
-    told, about = environment(), this_environment(())
-    return {
-        "host.machine": about.machine,
-        "host.cpu": told.get("cpu"),
-        "host.cpus": told.get("cpus_usable"),
-        "host.python": f"{about.implementation} {about.python}",
-        "host.platform": about.platform,
-    }
 
 
 def _digest(value: Any) -> str:

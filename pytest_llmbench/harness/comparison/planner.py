@@ -123,7 +123,7 @@ class ComparisonPlanner:
             return Arm(BASELINE, own.opened, setting, path=path)
         if wanted.startswith(VARIANT):
             name = wanted.removeprefix(VARIANT)
-            facts = own.setting.facts | own.opened.variant(name, "--llm-baseline-endpoint").facts
+            facts = own.setting.facts | own.opened.executor.endpoint(name, "--llm-baseline-endpoint").facts
             return Arm(BASELINE, own.opened, replace(own.setting, facts=facts), name, path)
         sut = SUT(wanted, model=self.settings.model, api=self.settings.api)
         opened = self.opens(sut, request.nodeid, role=BASELINE)
@@ -213,9 +213,18 @@ class Baselines:
         asked, settings = self.comparing, self._settings
         if asked is None and not settings.saves:
             return plain
-        from pytest_llmbench.harness.comparison.baselines import identified
+        from pytest_llmbench.harness.comparison.identity import refuse_live_answers
 
-        return identified(plain, asked, self.limits, settings)
+        if asked is not None:
+            refuse_live_answers(plain.setting.workload, f"--llm-compare {asked.path}")
+        request = replace(plain, identity=plain.of_what())
+        if settings.baseline_endpoint is not None:
+            return request
+        own = plain.replication
+        request = replace(request, parameters=own.parameters, setting=own.setting(plain.setting))
+        if asked is not None:
+            asked.refuse_early(request, self.limits)
+        return request
 
     def compared(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with its comparisons, the waivers that were needed, and notes on what else differs."""

@@ -23,7 +23,7 @@ from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import ByRun, by_run
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.result import TestResult, VoidLoad
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 
 if TYPE_CHECKING:
@@ -183,13 +183,16 @@ def runs_of(results: Sequence[TestResult], whole: int) -> ArmRuns:
     values = by_run([result.metrics for result in results])
     if not later:
         return ArmRuns(first, values, (first,))
-    note = Note.of("first_of_runs", runs=whole)
-    void = [each for number, result in enumerate(later, start=2) for each in _void_loads(number, result)]
+    void = [
+        replace(each, label=f"run {number}: {each.label}")
+        for number, result in enumerate(later, start=2)
+        for each in result.void_loads
+    ]
     reported = replace(
         first,
         observations=(*first.observations, *cut_short(later[-1])),
         by_run=values,
-        notes=(*first.notes, note),
+        notes=(*first.notes, Note.of("first_of_runs", runs=whole)),
         void_loads=(*first.void_loads, *void),
     )
     return ArmRuns(reported, values, tuple(results))
@@ -198,10 +201,6 @@ def runs_of(results: Sequence[TestResult], whole: int) -> ArmRuns:
 def cut_short(result: TestResult) -> tuple[Observation, ...]:
     """The loads of a result that something ended early."""
     return tuple(run for run in result.observations if run.interrupted is not None)
-
-
-def _void_loads(number: int, result: TestResult) -> list[VoidLoad]:
-    return [replace(void, label=f"run {number}: {void.label}") for void in result.void_loads]
 
 
 def paired_runs(baseline: Values, candidate: Values) -> tuple[Values, Values]:

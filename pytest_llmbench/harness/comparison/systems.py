@@ -132,8 +132,13 @@ def listed_systems(settings: Settings) -> tuple[Listed, ...]:
     for a file of a system that is not listed."""
     if len(settings.endpoints) < 2:
         return ()
+
+    def short(url: str) -> str:
+        told = without_credentials(url)
+        return told.partition("://")[2] if told.startswith(_SCHEMES) else told
+
     given = [named(text) for text in settings.endpoints]
-    names = [name or _short(url) for name, url in given]
+    names = [name or short(url) for name, url in given]
     files = dict(named(text) for text in settings.suts)
     common = files.pop("", None)
     mistakes = [f"--llm-endpoint: two systems have the name {name!r}: name them with NAME=URL"
@@ -149,11 +154,6 @@ def listed_systems(settings: Settings) -> tuple[Listed, ...]:
     )
 
 
-def _short(url: str) -> str:
-    shown = without_credentials(url)
-    return shown.partition("://")[2] if shown.startswith(_SCHEMES) else shown
-
-
 def compare_systems(
     measured: Mapping[str, ArmRuns],
     runs: int,
@@ -166,23 +166,18 @@ def compare_systems(
     first = measured[systems[0].name]
     names = tuple(system.name for system in systems)
     done = Note.of("systems_compared", count=len(systems), systems=names, runs=runs)
-    findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, budget)]
-    result = replace(
-        first.result, notes=(done, *notes, *first.result.notes), findings=(*first.result.findings, *findings)
-    )
+    findings = [
+        Finding.of("systems_valid", system=name, run=number, why=reason)
+        for name, own in measured.items()
+        for number, result in enumerate(own.every, start=1)
+        for reason in validity_of(result, budget).reasons
+    ]
+    result = _noted(first.result, (done, *notes), findings)
     counts = {name: len(own.every) for name, own in measured.items()}
     if len(measured) < len(systems) or min(counts.values()) < runs or any(f.voids for f in findings):
         return Compared(result)
     peers = tuple(measured[system.name].result for system in systems[1:])
     return Compared(_with_comparison(result, measured, wanted, systems), peers)
-
-
-def _void(name: str, runs: ArmRuns, budget: Budget) -> list[Finding]:
-    return [
-        Finding.of("systems_valid", system=name, run=number, why=reason)
-        for number, result in enumerate(runs.every, start=1)
-        for reason in validity_of(result, budget).reasons
-    ]
 
 
 def _with_comparison(

@@ -261,7 +261,7 @@ def _told(series: Series, width: int) -> Iterator[str]:
 def _change_text(change: Change, series: Series) -> str:
     first = series.points[change.at].session
     built = f", commit {first.commit}" if first.commit else ""
-    text = f"new level from {first.name} on ({first.saved}{built}), p = {change.p_value:.3g}"
+    text = f"new level from {first.name} on ({first.saved}{built}), p = {numbers.number(change.p_value)}"
     if change.comparison is None:
         return text
     entry = plain_object(change.comparison)

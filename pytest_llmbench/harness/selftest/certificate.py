@@ -186,17 +186,14 @@ def find_for(url: str, settings: Settings) -> tuple[Certificate | None, str]:
 
 
 def facts_of(certificate: Certificate | None, over: str = TRANSPORTS[0]) -> Facts:
-    if certificate is None:
-        if over == IN_PROCESS:
-            return Facts.of(
-                Origin.GENERATOR,
-                {GeneratorFact.GENERATOR_SELFTEST: "there is no selftest for endpoints in process"},
-            )
-        not_run = NOT_RUN if over == TRANSPORTS[0] else f"{NOT_RUN} over {over}"
-        return Facts.of(Origin.GENERATOR, {GeneratorFact.GENERATOR_SELFTEST: not_run}, _command(over))
-    return Facts.of(
-        Origin.GENERATOR, {GeneratorFact.GENERATOR_SELFTEST: certificate.summary()}, certificate.path
-    )
+    told: dict[str, Any] | str
+    if certificate is not None:
+        told, source = certificate.summary(), certificate.path
+    elif over == IN_PROCESS:
+        told, source = "there is no selftest for endpoints in process", ""
+    else:
+        told, source = NOT_RUN if over == TRANSPORTS[0] else f"{NOT_RUN} over {over}", _command(over)
+    return Facts.of(Origin.GENERATOR, {GeneratorFact.GENERATOR_SELFTEST: told}, source)
 
 
 def beyond(
@@ -206,8 +203,16 @@ def beyond(
     for another number of processes."""
     if certificate is None or not seen:
         return ()
+    command = _command(certificate.over)
     if certificate.workers != workers:
-        return (_other_workers(workers, certificate),)
+        found = Finding.of(
+            "beyond_certified_range.other_workers",
+            sent_by=_spoken(workers),
+            date=certificate.date[:10],
+            certified=_spoken(certificate.workers),
+            command=f"{command} --workers {workers}" if isinstance(workers, int) else None,
+        )
+        return (found,)
     rate = max((run.plan.load.request_rate or 0.0 for run in seen), default=0.0)
     streams = max(run.selfcheck.peak_in_flight for run in seen)
     checks = (
@@ -217,7 +222,7 @@ def beyond(
     about: dict[str, Any] = {
         "date": certificate.date[:10],
         "whole": certificate.extent == "full",
-        "command": _command(certificate.over),
+        "command": command,
     }
     for value, limit, unit in checks:
         if value > (limit or 0) * _ROUNDING:
@@ -231,17 +236,6 @@ def beyond(
 
 def _command(over: str) -> str:
     return "pytest-llmbench selftest" + ("" if over == TRANSPORTS[0] else f" --over {over}")
-
-
-def _other_workers(workers: int | str, certificate: Certificate) -> Finding:
-    again = f"{_command(certificate.over)} --workers {workers}" if isinstance(workers, int) else None
-    return Finding.of(
-        "beyond_certified_range.other_workers",
-        sent_by=_spoken(workers),
-        date=certificate.date[:10],
-        certified=_spoken(certificate.workers),
-        command=again,
-    )
 
 
 def _spoken(workers: int | str) -> str:

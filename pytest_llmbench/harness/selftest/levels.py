@@ -12,15 +12,15 @@ runs here. They bound the generator's error from above.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.offered import shortfalls
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import Load
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.known_delay import Script, Truth
 
@@ -130,7 +130,10 @@ def figures(
     requests, share = len(seen.records), check.cpu_share
     missing = max(seen.plan.requests - requests, 0) + found.unmatched
     unsound = f"{missing} of {seen.plan.requests} requests did not end as the server answered them"
-    ttft, late = Spread.of(found.ttft), Spread.of(found.late)
+    ttft, late, lag, records = Spread.of(found.ttft), Spread.of(found.late), Spread(), seen.records
+    if load.request_rate is not None:
+        known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
+        lag = Spread.of(records.dispatched_ns[known] - records.scheduled_ns[known])
     return LevelFigures(
         label=seen.plan.label,
         rate_rps=load.request_rate,
@@ -140,50 +143,28 @@ def figures(
         ttft_error=ttft,
         itl_error=Spread.of(found.itl),
         stamp_error=Spread.of(found.stamp),
-        send_lag=_send_lag(seen),
+        send_lag=lag,
         server_late=late,
         cpu_share=share,
-        cpu_us_per_request=share * seen.duration_s / requests * 1e6
-        if share is not None and requests
-        else None,
+        cpu_us_per_request=None
+        if share is None or not requests
+        else share * seen.duration_s / requests * 1e6,
         coalesced_share=check.coalesced_chunks / check.content_chunks if check.content_chunks else None,
-        reasons=(
-            *((unsound,) if missing else ()),
-            *shortfalls(seen),
-            *_too_far_off(ttft, load),
-            *_not_paced(late, script),
-        ),
+        reasons=(*((unsound,) if missing else ()), *_reasons(seen, ttft, late, script)),
     )
 
 
-def _send_lag(seen: Observation) -> Spread:
-    records = seen.records
-    if seen.plan.load.request_rate is None:
-        return Spread()
-    known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
-    return Spread.of(records.dispatched_ns[known] - records.scheduled_ns[known])
-
-
-def _too_far_off(ttft: Spread, load: Load) -> tuple[str, ...]:
-    """The reason why the TTFT error of a load on schedule is too large; empty where it is not.
-
-    Other loads are not judged: in a flood a reply waits for the ones before it, on both sides.
-    """
-    if load.request_rate is None or (ttft.p99 is not None and ttft.p99 <= TTFT_ERROR_LIMIT_US):
-        return ()
-    found = "not measured" if ttft.p99 is None else f"{ttft.p99:.0f} µs"
-    return (f"TTFT error {found} at P99 (limit {TTFT_ERROR_LIMIT_US:.0f} µs)",)
-
-
-def _not_paced(late: Spread, script: Script) -> tuple[str, ...]:
-    """The reason why the server did not pace its chunks; empty if it did. A server that falls behind by a
-    whole gap does not offer the chunks that the level is about."""
-    if not script.itl_us or late.p99 is None or late.p99 <= script.itl_us:
-        return ()
-    return (
-        f"the known-delay server itself was late by {late.p99:.0f} µs at P99: nothing finer can be tested "
-        "here",
-    )
+def _reasons(seen: Observation, ttft: Spread, late: Spread, script: Script) -> Iterator[str]:
+    yield from shortfalls(seen)
+    # Other loads are not judged: in a flood a reply waits for the ones before it, on both sides.
+    on_schedule = seen.plan.load.request_rate is not None
+    if on_schedule and (ttft.p99 is None or ttft.p99 > TTFT_ERROR_LIMIT_US):
+        limit = quantity(TTFT_ERROR_LIMIT_US, "µs")
+        yield f"TTFT error {quantity(ttft.p99, 'µs')} at P99 (limit {limit})"
+    # A server that falls behind by a whole gap does not offer the chunks that the level is about.
+    if script.itl_us and late.p99 is not None and late.p99 > script.itl_us:
+        by = quantity(late.p99, "µs")
+        yield f"the known-delay server itself was late by {by} at P99: nothing finer can be tested here"
 
 
 def _joined(parts: Sequence[Values]) -> Values:

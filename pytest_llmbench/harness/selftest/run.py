@@ -30,9 +30,10 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.selftest.certificate import STATE_DIR_VARIABLE, TRANSPORTS, host_identity, store
 from pytest_llmbench.harness.selftest.levels import TTFT_ERROR_LIMIT_US, LevelFigures, Spread, figures
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
+from pytest_llmbench.model.numbers import number, quantity, rough_duration
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.own_folder import own_folder
 from pytest_llmbench.registry import named, required
 from pytest_llmbench.simulator.known_delay import MODEL, SCRIPT_HEADER, KnownDelayServer, Script
@@ -181,7 +182,7 @@ class SelftestResult:
             "workers": self.workers,
             "over": self.over,
             "duration_s": round(self.duration_s, 1),
-            "criterion": f"sends keep their schedule, TTFT error P99 <= {TTFT_ERROR_LIMIT_US:.0f} us",
+            "criterion": f"sends keep their schedule, TTFT error P99 <= {number(TTFT_ERROR_LIMIT_US)} us",
             **{name: getattr(self, name) for name in figures},
             "generator": {name: getattr(self.check, name) for name in _OF_THE_GENERATOR},
             **{name: asdict(getattr(self, name)) for name in ("gentle", "rates", "streams", "flood")},
@@ -218,29 +219,23 @@ class Bench:
                 writer.write(record, label)
                 last_ns = time.monotonic_ns()
 
+            address = self._way.address(self._server, script)
             if self._workers:
-                seen, last_ns = self._run_apart(script, plan, keep)
+                if self._apart is None:
+                    self._apart = DistributedLoadGenerator(
+                        address, self._way.api, workers=self._workers, model=MODEL, count_text=True
+                    )
+                self._apart.aim(address)
+                seen = self._apart.run(plan, keep)
+                if seen.interrupted == INTERRUPTED_BY_CTRL_C:
+                    raise KeyboardInterrupt
+                last_ns = self._apart.decoded_ns or 0  # all records had been made by then
             else:
-                address = self._way.address(self._server, script)
                 spoken, count = dialect_at(address.url, self._way.api), reference_tokenizer().count
                 with LoadGenerator(address.target(), spoken, model=MODEL, count_text=count) as generator:
                     seen = generator.run(plan, keep)
         self.check = seen.selfcheck
         return figures(seen, self._server.truth(), script, last_ns)
-
-    def _run_apart(self, script: Script, plan: LoadPlan, keep: OnRecord) -> tuple[Observation, int]:
-        """Run the plan in worker processes; returns the observation and the instant by which all records had
-        been made."""
-        address = self._way.address(self._server, script)
-        if self._apart is None:
-            self._apart = DistributedLoadGenerator(
-                address, self._way.api, workers=self._workers, model=MODEL, count_text=True
-            )
-        self._apart.aim(address)
-        seen = self._apart.run(plan, keep)
-        if seen.interrupted == INTERRUPTED_BY_CTRL_C:
-            raise KeyboardInterrupt
-        return seen, self._apart.decoded_ns or 0
 
     def close(self) -> None:
         if self._apart is not None:
@@ -280,7 +275,8 @@ def run_selftest(
         closing(Bench(server, Path(directory), workers, over)) as bench,
     ):
         bench.paced("warm-up", OpenLoop(100.0), 20, 4)
-        gentle, check = _gentle(bench, extent, told)
+        gentle = _gentle(bench, extent, told)
+        check = bench.check
         beside = told(_beside_sampler(bench, extent)) if sampled else None
         in_flight_s = (_TTFT_US + extent.rate_tokens * _ITL_US) / 1e6
         limit = min(extent.rate_limit, _descriptors() / (2 * in_flight_s))
@@ -300,13 +296,13 @@ def run_selftest(
 
 
 def _gentle(
-    bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelFigures]
-) -> tuple[LevelFigures, SelfCheck]:
+    bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelFigures] = lambda level: level
+) -> LevelFigures:
     for _ in range(2):
         level = told(_at_rate(bench, extent, extent.gentle_rate, extent.gentle_s))
         if level.holds:
             break
-    return level, bench.check
+    return level
 
 
 def _beside_sampler(bench: Bench, extent: Extent) -> LevelFigures:
@@ -320,34 +316,25 @@ def _beside_sampler(bench: Bench, extent: Extent) -> LevelFigures:
         )
     with closing(sampler(SampledMachine(this_host=True))) as running:
         running.ready()
-        for _ in range(2):
-            level = _at_rate(bench, extent, extent.gentle_rate, extent.gentle_s)
-            if level.holds:
-                break
-    return replace(level, label=SAMPLED)
+        return replace(_gentle(bench, extent), label=SAMPLED)
 
 
 def _at_rate(bench: Bench, extent: Extent, rate: float, seconds: float | None = None) -> LevelFigures:
     requests = max(2, round(rate * (extent.rate_s if seconds is None else seconds)))
-    return bench.paced(f"{rate:g} req/s", OpenLoop(rate), requests, extent.rate_tokens)
+    return bench.paced(quantity(rate, "req/s"), OpenLoop(rate), requests, extent.rate_tokens)
 
 
 def _streams(bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelFigures]) -> Found:
-    return highest(
-        lambda count: told(_with_streams(bench, extent, round(count))),
-        extent.stream_from,
-        Bounds(
-            None, min(extent.stream_limit, round(_descriptors() / 1.2)), extent.bisections, extent.search_s
-        ),
-    )
-
-
-def _with_streams(bench: Bench, extent: Extent, streams: int) -> LevelFigures:
-    """Measure with this many streams: replies that last T seconds, begun at ``streams`` / T per second for 2
-    T, so that all streams are open for one T."""
+    """Replies that last T seconds, begun at n / T per second for 2 T: n streams are open for one T."""
     lasts_s = (_TTFT_US + (extent.stream_tokens - 1) * _ITL_US) / 1e6
-    load = OpenLoop(streams / lasts_s, "uniform")
-    return bench.paced(f"{streams} streams", load, 2 * streams, extent.stream_tokens)
+
+    def measure(count: float) -> LevelFigures:
+        streams = round(count)
+        load = OpenLoop(streams / lasts_s, "uniform")
+        return told(bench.paced(f"{streams} streams", load, 2 * streams, extent.stream_tokens))
+
+    limit = min(extent.stream_limit, round(_descriptors() / 1.2))
+    return highest(measure, extent.stream_from, Bounds(None, limit, extent.bisections, extent.search_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +366,7 @@ def highest(
     while (held := search.holds(load)) and load < bounds.limit:
         best, load = load, min(2 * load, bounds.limit)
     if held:
-        return Found(load, tuple(search.levels), f"{load:g} is the highest load tested here")
+        return Found(load, tuple(search.levels), f"{number(load)} is the highest load tested here")
     failing: float | None = None
     for _ in range(bounds.bisections):
         if held is None:
@@ -422,7 +409,7 @@ class _Search:
 
     def ending(self, bounds: Bounds) -> str:
         if not self._failed:
-            return f"no limit was found in the {bounds.seconds:g} s of the search"
+            return f"no limit was found in the {quantity(bounds.seconds, 's')} of the search"
         lowest = self._failed[min(self._failed)]
         return f"{lowest.label} did not hold: {lowest.reasons[0].partition(': ')[0]}"
 
@@ -500,20 +487,17 @@ def text(result: SelftestResult) -> str:
 
 def _head(result: SelftestResult) -> list[str]:
     host, check = result.host, result.check
+    workers = f"{result.workers} worker process{'' if result.workers == 1 else 'es'}"
     resolution = "?" if check.clock_resolution_ns is None else f"{check.clock_resolution_ns} ns"
-    took = f"{result.extent}, {result.duration_s:.0f} s"
+    took = f"{result.extent}, {rough_duration(result.duration_s)}"
     where = (host["hostname"], host["cpu"], f"{host['cpus_usable']} CPUs", host["kernel"], host["python"])
     return [
         f"pytest-llmbench {host['version']} selftest ({took}), {result.date}",
         f"host: {', '.join(map(str, where))}",
-        f"sent by {_senders(result.workers)}",
+        f"sent by {'this process' if not result.workers else workers}",
         f"loop {check.event_loop}, transport {check.transport}, {check.gc_collections} garbage collections",
         f"clock {check.clock}, resolution {resolution}; stamps: {check.stamp_source}",
     ]
-
-
-def _senders(workers: int) -> str:
-    return "this process" if workers == 0 else f"{workers} worker process{'' if workers == 1 else 'es'}"
 
 
 def _table(result: SelftestResult) -> list[str]:
@@ -548,13 +532,14 @@ def _spread(spread: Spread) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
+    return "-" if value is None else number(value)
 
 
 def _conclusions(result: SelftestResult) -> list[str]:
+    limit = quantity(TTFT_ERROR_LIMIT_US / 1000, "ms")
     lines = [
         "holds: all requests ended well, sends kept their schedule (lag P99 at most max(10 ms, 0.1 / rate),",
-        f"       not growing, 95% of the rate), TTFT error at P99 at most {TTFT_ERROR_LIMIT_US / 1000:g} ms",
+        f"       not growing, 95% of the rate), TTFT error at P99 at most {limit}",
         f"highest rate:    {_highest(result.rates, 'req/s')}",
         f"highest streams: {_highest(result.streams, 'in flight')}",
         f"flood:           {_figure(result.flood.chunks_per_s)} chunks/s, decoded and recorded",
@@ -567,5 +552,5 @@ def _conclusions(result: SelftestResult) -> list[str]:
 
 
 def _highest(found: Found, unit: str) -> str:
-    figure = "none" if found.highest is None else f"{found.highest:,.0f} {unit}"
+    figure = "none" if found.highest is None else quantity(found.highest, unit)
     return f"{figure} ({found.ended})"

@@ -59,13 +59,9 @@ class SUTAccess:
         key_env, key_file = None, settings.api_key_file
         if file is not None and key_file is None:
             key_env, key_file = file.tables.endpoint.api_key_env, file.api_key_file
-        credentials = read_credentials(
-            os.environ,
-            key_env=key_env,
-            key_file=key_file,
-            header_env=file.header_env if file is not None else None,
-        )
-        return cls(sut, settings, file, credentials)
+        headers = None if file is None else file.header_env
+        own = read_credentials(os.environ, key_env=key_env, key_file=key_file, header_env=headers)
+        return cls(sut, settings, file, own)
 
     @property
     def http2(self) -> bool:
@@ -213,12 +209,11 @@ class SUTAccess:
         """The address that requests to a URL go to: through a proxy, or directly."""
         from pytest_llmbench.generator.workers.protocol import Address
 
-        proxy = None
+        access, headers, proxy = self.access, dict(self.credentials.headers), None
         if self.settings.proxy:
             from pytest_llmbench.probes.control_plane import proxy_to
 
-            proxy = proxy_to(url, self.access)
-        access, headers = self.access, dict(self.credentials.headers)
+            proxy = proxy_to(url, access)
         return Address(url, headers, access.ca_file, access.insecure, access.client, self.http2, proxy)
 
     def refuse_what_is_not_http(self) -> None:
@@ -256,12 +251,9 @@ class SUTAccess:
         own = self.credentials
         taken = {name.lower() for name in given.headers}
         kept = {name: value for name, value in own.headers.items() if name.lower() not in taken}
-        return replace(
-            self.with_fields(extra_body),
-            credentials=Credentials(
-                {**kept, **given.headers}, own.secrets | given.secrets, own.source or given.source
-            ),
-        )
+        secrets, source = own.secrets | given.secrets, own.source or given.source
+        credentials = Credentials({**kept, **given.headers}, secrets, source)
+        return replace(self.with_fields(extra_body), credentials=credentials)
 
 
 def worker_notes(

@@ -16,10 +16,11 @@ from itertools import cycle
 from typing import Literal, Self
 
 from pytest_llmbench.errors import LLMBenchError, SUTError
-from pytest_llmbench.harness.execution import Stoppable
+from pytest_llmbench.harness.execution import Around, Stoppable
+from pytest_llmbench.methodology.procedure import Procedure
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import AdapterCall, Observation
 from pytest_llmbench.model.plan import Churn, LoadPlan
-from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.engine_metrics import server_root
@@ -59,20 +60,17 @@ def calls_of(control: ControlPlane, base_url: str) -> tuple[str, str]:
     )
 
 
-class ChurningExecutor:
+def with_churn(inner: Stoppable, base_url: str, access: Access) -> Around:
     """A load generator during whose loads adapters come and go, where the plan says so."""
 
-    def __init__(self, inner: Stoppable, base_url: str, access: Access) -> None:
-        self._inner, self._base_url, self._access = inner, base_url, access
-        self.stop = inner.stop
-        self.close = inner.close
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+    def around(plan: LoadPlan) -> Procedure[Observation]:
         if plan.beside is None:
-            return self._inner.run(plan, on_record)
-        with _Caller(plan.beside, self._base_url, self._access) as caller:
-            seen = self._inner.run(plan, on_record)
+            return (yield plan)
+        with _Caller(plan.beside, base_url, access) as caller:
+            seen = yield plan
         return replace(seen, adapter_calls=tuple(caller.done))
+
+    return Around(inner, around)
 
 
 class _Caller:
@@ -113,7 +111,7 @@ class _Caller:
             if not 200 <= answer.status < 300:
                 problem = classify_status(answer.status, answer.headers, answer.body)[1]
             elif not answer.ended:
-                problem = f"no end of the answer within {self._churn.timeout_s:g} s"
+                problem = f"no end of the answer within {quantity(self._churn.timeout_s, 's')}"
         except LLMBenchError as error:
             problem = error.what
         except Exception as error:  # noqa: BLE001  # whatever it is, no load is lost for it

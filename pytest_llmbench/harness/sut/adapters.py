@@ -34,8 +34,15 @@ def require_adapters(opened: OpenSUT, adapters: Iterable[str], churned: Churn | 
         )
     if churned is not None:
         named = (*named, *(name for name, _ in churned.adapters))
-        if not opened.virtual:
-            _require_calls(opened)
+        if not opened.over_http and not opened.virtual:
+            raise SuiteError(
+                "adapters are loaded by calls over HTTP, but there is no server",
+                where=f"beside=churn on {opened.endpoint}",
+                remedy="measure a server, or leave out beside",
+            )
+        if opened.over_http:
+            with ControlPlane(opened.base_url, opened.access.access) as control:
+                calls_of(control, opened.base_url)
     listed = _listed(opened)
     if listed is None:
         return
@@ -48,17 +55,6 @@ def require_adapters(opened: OpenSUT, adapters: Iterable[str], churned: Churn | 
             where=opened.base_url,
             remedy=f"{hint}load it before the test; the endpoint lists {enumerated(listed)}",
         )
-
-
-def _require_calls(opened: OpenSUT) -> None:
-    if not opened.over_http:
-        raise SuiteError(
-            "adapters are loaded by calls over HTTP, but there is no server",
-            where=f"beside=churn on {opened.endpoint}",
-            remedy="measure a server, or leave out beside",
-        )
-    with ControlPlane(opened.base_url, opened.access.access) as control:
-        calls_of(control, opened.base_url)
 
 
 def _listed(opened: OpenSUT) -> Sequence[str] | None:

@@ -8,7 +8,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.execution import Stoppable, Told
+from pytest_llmbench.harness.execution import Around, Stoppable, with_facts
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
 from pytest_llmbench.http_client import OF_HTTP, http_beside, is_grpc
+from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.model.facts import (
     ClockFact,
     EndpointFact,
@@ -32,106 +33,52 @@ from pytest_llmbench.model.facts import (
 )
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord, Phase, TokenSource
+from pytest_llmbench.model.record import Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
-from pytest_llmbench.probes.rtt import RoundTripProbe, facts_around
 from pytest_llmbench.registry import load, required, transport_for
 from pytest_llmbench.workloads.sequence import passing, text_of
 
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
     from pytest_llmbench.generator.workers.pool import WorkerPool
-    from pytest_llmbench.harness.execution import Stoppable
     from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.probes.endpoint import EndpointReport
     from pytest_llmbench.tokens import HuggingFaceTokenizer
 
 
-class ProbedExecutor:
-    """An executor whose Observations of measured load carry the engine's own metrics."""
+def with_engine_metrics(
+    inner: Stoppable, make: Callable[[], EngineMetricsProbe], absent: str | None = None
+) -> Around:
+    """``inner``, with ``Observation.engine`` of measured loads filled from the server's metrics page.
 
-    def __init__(
-        self, inner: Stoppable, probe: Callable[[], EngineMetricsProbe], absent: str | None = None
-    ) -> None:
-        """``probe`` makes the probe at the first measured load. If there is no page, it is not asked
-        again. ``absent``: why there is none, where that is known."""
-        self._inner = inner
-        self._make = probe
-        self._probe: EngineMetricsProbe | None = None
-        self._absent = absent
-        self.stop = inner.stop
+    ``make`` makes the probe at the first measured load. If there is no page, it is not asked again.
+    ``absent``: why there is none, where that is known.
+    """
+    probe: EngineMetricsProbe | None = None
 
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+    def around(plan: LoadPlan) -> Procedure[Observation]:
+        nonlocal probe, absent
         if plan.phase is not Phase.MEASURE:
-            return self._inner.run(plan, on_record)
+            return (yield plan)
         readings: EngineReadings | None = None
-        probe = self._ready()
-        if probe is None:
-            seen = self._inner.run(plan, on_record)
+        if absent is None:
+            probe = probe or make()
+            absent = probe.before()
+        if probe is None or absent is not None:
+            seen = yield plan
         else:
             probe.start()
             try:
-                seen = self._inner.run(plan, on_record)
+                seen = yield plan
             finally:
                 readings = probe.stop()
-        said = readings.source if readings is not None else f"not measurable: {self._absent}"
+        said = readings.source if readings is not None else f"not measurable: {absent}"
         facts = Facts.of(Origin.DETECTED, {GeneratorFact.ENGINE_METRICS: said}, "metrics page of the engine")
         return replace(seen, engine=readings, facts=seen.facts | facts)
 
-    def close(self) -> None:
-        try:
-            self._inner.close()
-        finally:
-            if self._probe is not None:
-                self._probe.close()
-                self._probe = None
-
-    def _ready(self) -> EngineMetricsProbe | None:
-        """The probe, after it has read the counters before the load; None where there is no page."""
-        if self._absent is not None:
-            return None
-        if self._probe is None:
-            self._probe = self._make()
-        self._absent = self._probe.before()
-        return self._probe if self._absent is None else None
-
-
-def with_engine_metrics(
-    executor: Stoppable, base_url: str, access: Access, declared: Mapping[str, str] | None = None
-) -> ProbedExecutor:
-    """``executor``, with ``Observation.engine`` filled from the server's metrics page, where it has one.
-
-    ``declared``: series of the page that the SUT file names, by our names.
-    """
-    absent = "a gRPC server has no metrics page" if is_grpc(base_url) else None
-    return ProbedExecutor(
-        executor, lambda: EngineMetricsProbe(page_urls(base_url), access, declared=declared), absent
-    )
-
-
-class RoundTripExecutor:
-    """An executor whose Observations of measured load carry the round trips before and after it."""
-
-    def __init__(self, inner: Stoppable, probe: RoundTripProbe, *, adjusts: bool) -> None:
-        """``adjusts``: they are what ``ttft_adjusted`` takes off."""
-        self._inner, self._probe, self._adjusts = inner, probe, adjusts
-        self.stop = inner.stop
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        if plan.phase is not Phase.MEASURE:
-            return self._inner.run(plan, on_record)
-        before = self._probe.take()
-        seen = self._inner.run(plan, on_record)
-        return replace(
-            seen, facts=seen.facts | facts_around(before, self._probe.take(), adjusts=self._adjusts)
-        )
-
-    def close(self) -> None:
-        with self._probe:
-            self._inner.close()
+    return Around(inner, around, lambda: None if probe is None else probe.close())
 
 
 AGREEMENT: Final = TokenizerFact.AGREEMENT
@@ -143,14 +90,14 @@ PROMPTS: Final = 32
 measured."""
 
 
-def with_counted_prompts(inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> Told:
+def with_counted_prompts(inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> Around:
     """A load generator whose measured loads carry the fact :data:`AGREEMENT`."""
 
     def facts(plan: LoadPlan, seen: Observation) -> Facts:
         measured = plan.phase is Phase.MEASURE
         return agreement(plan, seen.records, tokenizer.count) if measured else Facts()
 
-    return Told(inner, facts)
+    return with_facts(inner, facts)
 
 
 def agreement(plan: LoadPlan, records: Records, count: Callable[[str], int]) -> Facts:
@@ -218,17 +165,14 @@ def workers_coming_up(sut_access: SUTAccess) -> Generator[WorkerPool | None, Non
         return
     from pytest_llmbench.generator.workers.pool import WorkerPool
 
-    early = (
-        None
-        if sut_access.early is None
-        else sut_access.early.take(sut_access.workers, sut_access.settings.cpus)
-    )
+    workers, cpus = sut_access.workers, sut_access.settings.cpus
+    early = None if sut_access.early is None else sut_access.early.take(workers, cpus)
     if early is None and not sut_access.for_load:
         yield None
         return
-    pool = WorkerPool(cpus=sut_access.settings.cpus) if early is None else early
+    pool = WorkerPool(cpus=cpus) if early is None else early
     try:
-        pool.call(sut_access.workers)
+        pool.call(workers)
         yield pool
     except BaseException:
         pool.kill()
@@ -245,11 +189,17 @@ def reach(url: str, sut_access: SUTAccess) -> Opened:
 
 def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Opened:
     """:func:`reach` with measuring processes that are being started; None where others send the load."""
-    from pytest_llmbench.harness.sut.adapter_calls import ChurningExecutor
+    from pytest_llmbench.harness.sut.adapter_calls import with_churn
 
     seen = _examined(url, sut_access)
-    if not sut_access.settings.proxy:
-        _refuse_proxy(seen)
+    if seen.proxy is not None and not sut_access.settings.proxy:
+        # Connections are direct unless asked otherwise: through a proxy we would measure something else.
+        raise SUTError(
+            f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
+            "but measured connections use a proxy only on request",
+            remedy="add the host to NO_PROXY if it can be reached directly, measure from behind the proxy, "
+            "or give --llm-proxy=env, which adds its time to every figure",
+        )
     told, scheme = Facts(), seen.base_url.partition("://")[0]
     spoken = None if scheme in OF_HTTP else transport_for(scheme)
     if sut_access.http2:
@@ -264,12 +214,22 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
 
         generator: Stoppable = distributed(sut_access, seen, pool)
     else:
-        generator = _in_process(sut_access, seen)
-    generator = ChurningExecutor(generator, seen.base_url, sut_access.access)
+        from pytest_llmbench.generator.run import LoadGenerator
+        from pytest_llmbench.wire.catalogue import dialect_at
+
+        spoken_dialect, own = dialect_at(seen.base_url, seen.api), sut_access.own_counts
+        of_requests = sut_access.of_requests
+        generator = LoadGenerator(target, spoken_dialect, model=seen.model, **of_requests, **own)
+    generator = with_churn(generator, seen.base_url, sut_access.access)
     if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
         generator = with_counted_prompts(generator, sut_access.tokenizer)
     whereabouts = _whereabouts(target, holds_key=bool(sut_access.credentials.headers))
-    executor: Stoppable = with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series)
+    pages, series = page_urls(seen.base_url), sut_access.series
+    executor: Stoppable = with_engine_metrics(
+        generator,
+        lambda: EngineMetricsProbe(pages, sut_access.access, declared=series),
+        "a gRPC server has no metrics page" if is_grpc(seen.base_url) else None,
+    )
     executor = _with_round_trips(executor, target, seen.base_url, sut_access, whereabouts)
     launched = launched_at(seen.base_url)
     pid = launched.pid if launched is not None else sut_access.pid
@@ -282,8 +242,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         executor=sut_access.sampled(executor, here=here, pid=pid),
         changed=seen.changed,
         notes=(
-            *api_notes(sut_access.api, seen.api),
-            *_notes(seen),
+            *found_notes(sut_access.api, seen),
             *((Note.of(spoken.note),) if spoken is not None and spoken.note else ()),
             *worker_notes(sut_access.ray or sut_access.workers),
         ),
@@ -299,16 +258,26 @@ def _with_round_trips(
     if target.unix_path or known.value(ClockFact.TOPOLOGY) != "distributed":
         return inner
     from pytest_llmbench.probes.model_list import below
-    from pytest_llmbench.probes.rtt import RoundTripProbe
+    from pytest_llmbench.probes.rtt import RoundTripProbe, facts_around
 
     url = None if is_grpc(base_url) else below(http_beside(base_url), "/models")
     probe = RoundTripProbe(target.peer, url, sut_access.access)
-    return RoundTripExecutor(inner, probe, adjusts=NetworkFact.TTFT_ADJUSTMENT not in known)
+    adjusts = NetworkFact.TTFT_ADJUSTMENT not in known
+
+    def around(plan: LoadPlan) -> Procedure[Observation]:
+        if plan.phase is not Phase.MEASURE:
+            return (yield plan)
+        before = probe.take()
+        seen = yield plan
+        return replace(seen, facts=seen.facts | facts_around(before, probe.take(), adjusts=adjusts))
+
+    return Around(inner, around, lambda: probe.__exit__(None, None, None))
 
 
-def _notes(seen: EndpointReport) -> tuple[Note, ...]:
-    """Notes on a model that is not listed, and on fields that the endpoint refuses."""
-    notes = []
+def found_notes(asked: str, seen: EndpointReport) -> tuple[Note, ...]:
+    """Notes on a dialect other than the usual one that ``auto`` found, on a model that is not listed, and on
+    fields that the endpoint refuses."""
+    notes = [Note.of("api_found", api=seen.api)] if asked == "auto" and seen.api != "openai-chat" else []
     if seen.models and seen.model not in seen.models:
         notes.append(Note.of("model_not_listed", model=seen.model))
     unsent = [name for name, value in seen.changed.items() if value is None]
@@ -317,20 +286,6 @@ def _notes(seen: EndpointReport) -> tuple[Note, ...]:
         own, fields = "temperature" in unsent, tuple(unsent)
         notes.append(Note.of("fields_refused", fields=fields, sent=tuple(sent), temperature=own))
     return tuple(notes)
-
-
-def _in_process(sut_access: SUTAccess, seen: EndpointReport) -> Stoppable:
-    """A generator that runs in this process."""
-    from pytest_llmbench.generator.run import LoadGenerator
-    from pytest_llmbench.wire.catalogue import dialect_at
-
-    return LoadGenerator(
-        sut_access.address(seen.base_url).target(),
-        dialect_at(seen.base_url, seen.api),
-        model=seen.model,
-        **sut_access.of_requests,
-        **sut_access.own_counts,
-    )
 
 
 def _whereabouts(target: Target, *, holds_key: bool) -> Facts:
@@ -364,22 +319,3 @@ def _examined(url: str, sut_access: SUTAccess) -> EndpointReport:
         )
 
     return when_ready(attempt, Patience(sut_access.settings.wait, sut_access.on_progress))
-
-
-def _refuse_proxy(seen: EndpointReport) -> None:
-    """Raise SUTError if the environment names a proxy for the endpoint. Measured connections are direct
-    unless asked otherwise: through a proxy we would measure something else."""
-    if seen.proxy is not None:
-        raise SUTError(
-            f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
-            "but measured connections use a proxy only on request",
-            remedy="add the host to NO_PROXY if it can be reached directly, measure from behind the proxy, "
-            "or give --llm-proxy=env, which adds its time to every figure",
-        )
-
-
-def api_notes(asked: str, found: str) -> tuple[Note, ...]:
-    """Notes for the case that ``auto`` found another dialect than the usual one."""
-    if asked != "auto" or found == "openai-chat":
-        return ()
-    return (Note.of("api_found", api=found),)

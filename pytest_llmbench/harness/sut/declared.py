@@ -13,7 +13,6 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.http_client import PORT
 from pytest_llmbench.model.facts import Facts, SUTFact
 from pytest_llmbench.registry import named
 
@@ -26,10 +25,12 @@ HOOK = "pytest_llmbench_variants"
 
 def sut_file_of(settings: Settings) -> SUTFile | None:
     """The SUT file that ``--llm-sut`` names; None without one. Raises SuiteError with all its mistakes."""
-    return None if settings.sut is None else _read(settings.sut)
+    return sut_file_at(settings.sut)
 
 
-def _read(path: Path) -> SUTFile:
+def sut_file_at(path: Path | None) -> SUTFile | None:
+    if path is None:
+        return None
     # Imported here: where there is no such file, the first request does not wait for what reads it.
     from pytest_llmbench.probes.disclosure import read_sut_file
 
@@ -88,9 +89,6 @@ class Variant:
         """How the SUT is reached: ``preset``, or the way that its table states."""
         return "preset" if isinstance(self.stated, str) else self.stated.way
 
-    def with_port(self, text: str, port: int) -> str:
-        return text.replace(PORT, str(port))
-
 
 def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]) -> dict[str, Variant]:
     """Every variant by name: the embedded engine's own, then those of the SUT file, then those of the hook.
@@ -117,21 +115,16 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
                 found[name] = Variant(name, table, variant_facts(table, str(file.path)), file.path.parent)
         for name, table in read_variants(offered, HOOK).items():
             found[name] = Variant(name, table, variant_facts(table, HOOK), here)
-    mistakes = [mistake for variant in found.values() for mistake in _impossible(variant, sut)]
+    mistakes = [
+        f"{variant.where} is a preset of the embedded engine, but the endpoint is not the embedded engine"
+        if variant.way == "preset"
+        else f"{variant.where} is reached by {variant.way}, but a replay has only presets"
+        for variant in found.values()
+        if (not engine if variant.way == "preset" else sut.is_replay)
+    ]
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=sut.endpoint)
     return found
-
-
-def _impossible(variant: Variant, sut: SUT) -> list[str]:
-    engine = sut.is_embedded or sut.is_replay
-    if variant.way == "preset" and not engine:
-        return [
-            f"{variant.where} is a preset of the embedded engine, but the endpoint is not the embedded engine"
-        ]
-    if sut.is_replay and variant.way != "preset":
-        return [f"{variant.where} is reached by {variant.way}, but a replay has only presets"]
-    return []
 
 
 def prices_of(settings: Settings) -> Prices | None:
@@ -143,5 +136,6 @@ def prices_of(settings: Settings) -> Prices | None:
 def hourly_price(file: Path | None) -> Prices | None:
     """The price of the system per hour in dollars (section 6.2); None where the SUT file gives none, or gives
     it in another currency."""
-    prices = None if file is None else _read(file).tables.prices
+    found = sut_file_at(file)
+    prices = None if found is None else found.tables.prices
     return None if prices is None or prices.per_hour is None or prices.currency != "USD" else prices

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from pytest_llmbench.generator.in_process_transports import (
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.execution import Told
+from pytest_llmbench.harness.execution import Executor, with_facts
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
+from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, nothing
 from pytest_llmbench.model.facts import (
     EndpointFact,
     Facts,
@@ -152,8 +152,13 @@ def is_asgi(found: Any) -> bool:
 def _callable(found: Any, sut_access: SUTAccess) -> Opened:
     asking = sut_access.asking
     if not callable(found) or inspect.isclass(found) or inspect.isgeneratorfunction(found):
+        kind = f"of type {type(found).__name__}"
+        if inspect.isclass(found):
+            kind = "a class (name an instance)"
+        elif inspect.isgeneratorfunction(found):
+            kind = "a plain generator function (without async)"
         raise SuiteError(
-            f"it is {_kind(found)}, neither an async generator function nor an ASGI application",
+            f"it is {kind}, neither an async generator function nor an ASGI application",
             remedy="write it as: async def generate(prompt, max_tokens): yield a piece of text",
         )
     if asking.prompt_form != "text" or sut_access.api != "auto":
@@ -166,30 +171,13 @@ def _callable(found: Any, sut_access: SUTAccess) -> Opened:
     transport = CallableTransport(found, parameters, MonotonicClock())
     model = sut_access.model or sut_access.sut.endpoint.rpartition(":")[2]
     pieces = PythonPieces(parameters)
-    generator = _generator(sut_access, transport, LoopThread(), pieces, model)
-    facts = _facts(sut_access.sut.endpoint, transport, pieces, model)
-    executor = Told(generator, lambda *_: facts)
+    opened = _opened(sut_access, transport, LoopThread(), pieces, model)
     try:
-        _try(executor)
+        _try(opened.executor)
     except BaseException:
-        executor.close()
+        opened.executor.close()
         raise
-    return Opened(
-        sut_access.sampled(executor, here=True, pid=os.getpid()),
-        sut_access.sut.endpoint,
-        model,
-        PythonPieces.name,
-        facts,
-        notes=(Note.of("in_process"),),
-    )
-
-
-def _kind(found: Any) -> str:
-    if inspect.isclass(found):
-        return "a class (name an instance)"
-    if inspect.isgeneratorfunction(found):
-        return "a plain generator function (without async)"
-    return f"of type {type(found).__name__}"
+    return opened
 
 
 def _application(app: Any, sut_access: SUTAccess) -> Opened:
@@ -218,18 +206,7 @@ def _application(app: Any, sut_access: SUTAccess) -> Opened:
         thread.submit(transport.close()).result()
         thread.close()
         raise
-    spoken = dialect(seen.api)
-    generator = _generator(sut_access, transport, thread, spoken, seen.model)
-    facts = seen.facts | _facts(sut_access.sut.endpoint, transport, spoken, seen.model)
-    executor = Told(generator, lambda *_: facts, end)
-    return Opened(
-        sut_access.sampled(executor, here=True, pid=os.getpid()),
-        sut_access.sut.endpoint,
-        seen.model,
-        seen.api,
-        facts,
-        notes=(Note.of("in_process"),),
-    )
+    return _opened(sut_access, transport, thread, dialect(seen.api), seen.model, seen.facts, end)
 
 
 class AppTransport(httpx.BaseTransport):
@@ -281,10 +258,17 @@ class _Body(httpx.SyncByteStream):
             raise httpx.RemoteProtocolError(self._exchange.error or "broken off", request=self._request)
 
 
-def _generator(
-    sut_access: SUTAccess, transport: TaskTransport, thread: LoopThread, spoken: Dialect, model: str
-) -> LoadGenerator:
-    return LoadGenerator(
+def _opened(
+    sut_access: SUTAccess,
+    transport: TaskTransport,
+    thread: LoopThread,
+    spoken: Dialect,
+    model: str,
+    facts: Facts | None = None,
+    end: Callable[[], None] = nothing,
+) -> Opened:
+    endpoint = sut_access.sut.endpoint
+    generator = LoadGenerator(
         Target.parse(_BASE, headers=sut_access.credentials.headers),
         spoken,
         model=model,
@@ -293,11 +277,7 @@ def _generator(
         **sut_access.of_requests,
         **sut_access.own_counts,
     )
-
-
-def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str) -> Facts:
-    """The facts of every load in process; they override what the generator says of sockets."""
-    values = {
+    values = {  # of every load in process; they override what the generator says of sockets
         SUTFact.MODEL_NAME: model,
         EndpointFact.URL: endpoint,
         EndpointFact.API: spoken.name,
@@ -306,10 +286,12 @@ def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str)
         TimingFact.SUBMIT_POINT: "call",
         GeneratorFact.ENGINE_METRICS: "not measurable: called in process",
     }
-    return host_facts("127.0.0.1") | Facts.of(Origin.DETECTED, values, endpoint)
+    own = (facts or Facts()) | host_facts("127.0.0.1") | Facts.of(Origin.DETECTED, values, endpoint)
+    executor = sut_access.sampled(with_facts(generator, lambda *_: own, end), here=True, pid=os.getpid())
+    return Opened(executor, endpoint, model, spoken.name, own, notes=(Note.of("in_process"),))
 
 
-def _try(executor: Told) -> None:
+def _try(executor: Executor) -> None:
     """Send one small request, made as the measured ones are."""
     small = SyntheticWorkload("preflight", Fixed(1), Fixed(4))
     seen = executor.run(LoadPlan("preflight", small, ClosedLoop(1), 1, seed=0, phase=Phase.PROBE)).records

@@ -27,6 +27,7 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import STOP_S, GroupGuard, end_group, signal_group
 from pytest_llmbench.http_client import PORT, client_context, is_grpc
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import keep_secrets_of_program
 
@@ -70,8 +71,8 @@ class LaunchedServer:
         """The endpoint: where it answers, with the path of its API. Empty if the caller knows it."""
         self.startup_s = math.nan
         """Time from its start until it was healthy, in seconds; asked every 0.1 s."""
-        _RUNNING.add(self)
         self._guard = guard
+        _RUNNING.add(self)
 
     @classmethod
     def start(
@@ -174,7 +175,8 @@ class LaunchedServer:
             if (ended := self.ended) is not None:
                 raise self.failure(f"{ended} before it was healthy")
             if time.monotonic() > deadline:
-                raise self.failure(f"not healthy within {launch.health_timeout_s:g} s ({seen})")
+                waited = quantity(launch.health_timeout_s, "s")
+                raise self.failure(f"not healthy within {waited} ({seen})")
             seen = _unhealthy(launch.health_url)
             if not seen:
                 return
@@ -219,15 +221,9 @@ def launched_server(
         env={name: value.replace(PORT, port) for name, value in (env or {}).items()},
         log=None if log is None else Path(log),
     )
-    with _living(LaunchedServer.start(launch)) as server:
-        server.url = address.geturl()
-        yield server
-
-
-@contextlib.contextmanager
-def _living(server: LaunchedServer) -> Iterator[LaunchedServer]:
-    """Stop the server at the end of the block. SUTError if it has ended before."""
+    server = LaunchedServer.start(launch)
     try:
+        server.url = address.geturl()
         yield server
         if (ended := server.ended) is not None:
             raise server.failure(f"{ended} before it was stopped")
@@ -248,7 +244,7 @@ def _require_meant(
     if not health.startswith("/"):
         mistakes.append(f"health is {health!r}: give a path, as /health")
     if not (math.isfinite(timeout_s) and timeout_s > 0):
-        mistakes.append(f"timeout_s is {timeout_s:g}: give seconds above 0")
+        mistakes.append(f"timeout_s is {timeout_s!r}: give seconds above 0")
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where="launched_server", remedy="correct the call")
 

@@ -115,18 +115,6 @@ class OpenSUT:
         its address now."""
         return self.launched is launched_at(self.base_url)
 
-    def variant(self, name: str, where: str) -> VariantInfo:
-        """The variant ``name``. SuiteError, naming the declared ones, if nobody declared it."""
-        variants = self.variants
-        if name not in variants or not name:
-            known = ", ".join(known for known in variants if known) or "none"
-            raise SuiteError(
-                f"the SUT has no variant {name!r}; it has {known}",
-                where=where,
-                remedy="declare it in the SUT file, or in pytest_llmbench_variants",
-            )
-        return variants[name]
-
     @cached_property
     def counter(self) -> TokenCounter | None:
         """Counts tokens as the SUT does; None where prompts are ids, which need no counting, and where there
@@ -136,13 +124,14 @@ class OpenSUT:
             return None
         from pytest_llmbench.harness.workloads.exact_lengths import MOST_CALLS, TokenCounter
 
-        at, access = self.opened, self.access.access
+        at, access, body = self.opened, self.access.access, asking.extra_body
 
         def make() -> ServerTokenCount:
             from pytest_llmbench.probes.token_count import ServerTokenCount
 
-            more: dict[str, Any] = {"extra_body": asking.extra_body, "most_calls": MOST_CALLS}
-            return ServerTokenCount(at.base_url, at.model, at.api, access, **more)
+            return ServerTokenCount(
+                at.base_url, at.model, at.api, access, extra_body=body, most_calls=MOST_CALLS
+            )
 
         return TokenCounter(make, at.base_url, self.access.tokenizer)
 
@@ -157,11 +146,14 @@ class OpenSUT:
         from pytest_llmbench.harness.client import LLMClient
 
         access, opened = self.access, self.opened
-
-        def url() -> str:
-            return self.executor.base.base_url  # an engine that was started anew has another one
-
-        return LLMClient(url, opened.model, opened.api, access.access, access.asking, access.tokenizer)
+        return LLMClient(
+            lambda: self.executor.base.base_url,  # an engine that was started anew has another one
+            opened.model,
+            opened.api,
+            access.access,
+            access.asking,
+            access.tokenizer,
+        )
 
     def close(self) -> None:
         try:
@@ -192,7 +184,14 @@ def open_sut(
     sut_access = replace(sut_access, on_progress=on_progress, early=early, for_load=for_load)
     sut_access.refuse_what_is_not_http()
     declared = declared_variants(sut, file, variants or {})
-    _keep_secrets(declared)
+    names = {
+        reference.env
+        for variant in declared.values()
+        if variant.way == "request" and variant.table.request is not None
+        for reference in variant.table.request.headers.values()
+    }
+    secrets = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
+    keep_secret(*secrets, *(value.rpartition(" ")[2] for value in secrets))
     executor = VariantExecutor(_endpoint(sut_access, declared))
     opened = executor.base
     sut_access = sut_access.with_fields(opened.changed)
@@ -205,7 +204,6 @@ def open_sut(
 
 
 def _endpoint(sut_access: SUTAccess, variants: Mapping[str, Variant]) -> Endpoint:
-    """The endpoint of the SUT itself."""
     sut = sut_access.sut
     if sut.is_in_process:
         from pytest_llmbench.harness.sut.in_process import InProcess
@@ -243,15 +241,3 @@ def _add_variants(executor: VariantExecutor, sut_access: SUTAccess, variants: Ma
             from pytest_llmbench.harness.sut.variant_servers import server_of
 
             executor.add(server_of(variant, executor, sut_access))
-
-
-def _keep_secrets(variants: Mapping[str, Variant]) -> None:
-    """Register the secrets of the variants, as far as they are set, so that reports do not show them."""
-    names = {
-        reference.env
-        for variant in variants.values()
-        if variant.way == "request" and variant.table.request is not None
-        for reference in variant.table.request.headers.values()
-    }
-    values = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
-    keep_secret(*values, *(value.rpartition(" ")[2] for value in values))

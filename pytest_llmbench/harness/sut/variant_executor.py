@@ -23,12 +23,14 @@ from dataclasses import dataclass, replace
 from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError, shown
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, never_ends
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin
+from pytest_llmbench.model.numbers import number, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome
 
 _AFTER_LOAD_S = 60.0
 _MOST_TOLD = 500
+_WATCH_S = 0.2
 
 
 @dataclass
@@ -63,40 +65,32 @@ def event_command(plan: LoadPlan, now_ns: Callable[[], int]) -> Generator[Event,
 
         thread = threading.Thread(target=act, name="llmbench-event", daemon=True)
         thread.start()
+        status = None
         try:
             yield event
         finally:
             over.set()
             thread.join()
-            status = _status(event.process)
+            if event.process is not None:
+                try:
+                    status = event.process.wait(timeout=_AFTER_LOAD_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(event.process.pid, signal.SIGKILL)
+                    event.process.wait()
         output.seek(0)
         said = output.read()[-_MOST_TOLD:].decode(errors="replace").strip()
     where = f"event {shown(plan.event)}"
     if event.begun_ns is None:
         raise SuiteError(
-            f"the load ended before second {plan.event_at_s:g}, so nothing happened in it",
+            f"the load ended before second {number(plan.event_at_s)}, so nothing happened in it",
             where=where,
             remedy="lower event_at_s, or make the load longer",
         )
     if status is None:
-        raise SUTError(f"the command did not end within {_AFTER_LOAD_S:g} s after the load", where=where)
+        patience = quantity(_AFTER_LOAD_S, "s")
+        raise SUTError(f"the command did not end within {patience} after the load", where=where)
     if status:
         raise SUTError(f"the command ended with status {status}: {said or 'it said nothing'}", where=where)
-
-
-def _status(process: subprocess.Popen[bytes] | None) -> int | None:
-    """Its status; None where it had to be ended."""
-    if process is None:
-        return None
-    try:
-        return process.wait(timeout=_AFTER_LOAD_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return None
-
-
-_WATCH_S = 0.2
 
 
 class VariantExecutor:
@@ -124,10 +118,24 @@ class VariantExecutor:
         """The SUT itself, brought up."""
         return self._brought_up(self._servers[""])
 
+    def endpoint(self, name: str, where: str | None = None) -> Endpoint:
+        """The variant ``name``, or the SUT itself, which has none. SuiteError, naming the declared ones, if
+        nobody declared it. ``where``: the option that names a variant."""
+        if name in self._servers and (name or where is None):
+            return self._servers[name]
+        known = [known for known in self._servers if known]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise SuiteError(
+            f"the SUT has no variant {name!r}; it has {', '.join(known) or 'none'}",
+            where=where,
+            remedy=f"{hint}declare [variants.{name}] in the SUT file, or in pytest_llmbench_variants",
+        )
+
     def state(self, name: str) -> str:
         """A key that changes when the server behind a variant is restarted or emptied: an earlier warm-up is
         then lost."""
-        server = self._served(name).server
+        server = self.endpoint(name).server
         self._bury(server)
         return f"{server}#{self._restarts[server]}"
 
@@ -136,19 +144,27 @@ class VariantExecutor:
 
         Raises SuiteError for a variant that nobody declared, SUTError for one that does not come up.
         """
-        served = self._served(plan.variant)
+        served = self.endpoint(plan.variant)
         if plan.fresh_state:
             self._freshen(served)
         up = self._brought_up(served)
         self._switch(served)
         with _watched(up, plan, self._watch_s):
             if plan.event and not served.virtual:
-                seen = _with_event(served, up, plan, on_record)
+                with event_command(plan, served.now_ns) as event:
+                    seen = up.executor.run(plan, on_record)
+                assert event.begun_ns is not None
+                begun = {LoadFact.EVENT_AT_S: (event.begun_ns - seen.started_ns) / 1e9}
+                seen = replace(seen, facts=seen.facts | Facts.of(Origin.MEASURED, begun))
             else:
                 seen = up.executor.run(plan, on_record)
         ended = _ended(up, seen)
         if ended is not None:
-            seen = _told(seen, plan, f"{ended} while load was running")
+            reason = f"{ended} while load was running"
+            if plan.stop_when_failing:
+                seen = replace(seen, stopped=seen.stopped or reason)
+            else:
+                seen = replace(seen, interrupted=seen.interrupted or reason)
         return replace(seen, facts=seen.facts | served.told(up)) if served.name else seen
 
     def close(self) -> None:
@@ -166,17 +182,6 @@ class VariantExecutor:
                 failures.append(error)
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
-
-    def _served(self, name: str) -> Endpoint:
-        if name in self._servers:
-            return self._servers[name]
-        known = [known for known in self._servers if known]
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise SuiteError(
-            f"the SUT has no variant {name!r}; it has {', '.join(known) or 'none'}",
-            remedy=f"{hint}declare [variants.{name}] in the SUT file, or in pytest_llmbench_variants",
-        )
 
     def _brought_up(self, served: Endpoint) -> Opened:
         if served.enter is not None:  # it is the SUT itself, once that was switched over
@@ -249,15 +254,6 @@ class VariantExecutor:
             self._switched_to = served.name
 
 
-def _with_event(served: Endpoint, up: Opened, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
-
-    with event_command(plan, served.now_ns) as event:
-        seen = up.executor.run(plan, on_record)
-    assert event.begun_ns is not None
-    begun = {LoadFact.EVENT_AT_S: (event.begun_ns - seen.started_ns) / 1e9}
-    return replace(seen, facts=seen.facts | Facts.of(Origin.MEASURED, begun))
-
-
 @contextmanager
 def _watched(up: Opened, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
     """End the load soon after the process behind it has ended, unless its end is what the plan waits for."""
@@ -293,9 +289,3 @@ def _ended(up: Opened, seen: Observation) -> str | None:
         time.sleep(0.02)
         patience -= 1
     return ended
-
-
-def _told(seen: Observation, plan: LoadPlan, reason: str) -> Observation:
-    if plan.stop_when_failing:
-        return replace(seen, stopped=seen.stopped or reason)
-    return replace(seen, interrupted=seen.interrupted or reason)

@@ -16,7 +16,7 @@ from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
-from pytest_llmbench.http_client import http_beside, is_grpc
+from pytest_llmbench.http_client import PORT, http_beside, is_grpc
 from pytest_llmbench.model.facts import Facts, Origin, RequestFact
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane
@@ -81,9 +81,8 @@ def server_of(variant: Variant, executor: VariantExecutor, sut_access: SUTAccess
     if table.request is not None:
         body = {**sut_access.asking.extra_body, **table.request.extra_body}
         facts = variant.facts | Facts.of(Origin.DECLARED, {RequestFact.VARIANT_BODY: body}, variant.where)
-        return Asked(
-            variant.name, facts, url=at_the_sut, access=sut_access, request=table.request, **as_the_sut
-        )
+        as_the_sut |= {"url": at_the_sut, "access": sut_access}
+        return Asked(variant.name, facts, request=table.request, **as_the_sut)
 
     def call(key: str, called: Call) -> Callable[[], None]:
         where = f"{variant.where}: {key}"
@@ -111,8 +110,8 @@ class Launched(Address):
     declared: Variant = field(kw_only=True)
 
     def open(self) -> Opened:
-        port = free_port()
-        url = self.declared.with_port(self.url, port)
+        port = str(free_port())
+        url = self.url.replace(PORT, port)
         server = LaunchedServer.start(_launch(self.declared, url, port))
         try:
             reached = reach(url, replace(self.access, pid=server.pid))
@@ -123,7 +122,7 @@ class Launched(Address):
         return replace(reached, facts=facts, close=server.stop, ended=lambda: server.ended)
 
 
-def _launch(variant: Variant, url: str, port: int) -> Launch:
+def _launch(variant: Variant, url: str, port: str) -> Launch:
     table = variant.table
 
     def beside(name: str | None) -> Path | None:
@@ -131,11 +130,11 @@ def _launch(variant: Variant, url: str, port: int) -> Launch:
 
     return Launch(
         where=variant.where,
-        command=[variant.with_port(word, port) for word in table.command or ()],
+        command=[word.replace(PORT, port) for word in table.command or ()],
         health_url=f"{_origin(url)}{table.health.path}",
         health_timeout_s=table.health.timeout_s,
         cwd=beside(table.cwd) or variant.folder,
-        env={name: variant.with_port(value, port) for name, value in table.env.items()},
+        env={name: value.replace(PORT, port) for name, value in table.env.items()},
         log=beside(table.log),
     )
 

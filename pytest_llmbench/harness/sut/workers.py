@@ -8,7 +8,7 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
-from pytest_llmbench.harness.execution import Stoppable, Told
+from pytest_llmbench.harness.execution import Around, Stoppable, with_facts
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 from pytest_llmbench.probes.endpoint import EndpointReport
@@ -16,10 +16,10 @@ from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.registry import named
 
 
-def clocked(inner: Stoppable, known: Facts) -> Told:
+def clocked(inner: Stoppable, known: Facts) -> Around:
     """A load generator that adds the clocks of its workers to what is known of the SUT's clock: where the SUT
     is, seen from this machine, and how both clocks are kept."""
-    return Told(inner, lambda _, seen: clock_facts(seen.facts.value(ClockFact.WORKERS, ()), known))
+    return with_facts(inner, lambda _, seen: clock_facts(seen.facts.value(ClockFact.WORKERS, ()), known))
 
 
 def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
@@ -40,17 +40,6 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
     return Facts.of(Origin.MEASURED, values, "round trips to the workers")
 
 
-def _refuse_what_stays_here(sut_access: SUTAccess, seen: EndpointReport) -> None:
-    """Raise SuiteError for settings that other machines do not have, and are not to have."""
-    what = ""
-    if sut_access.address(seen.base_url).target().unix_path:
-        what = "other machines cannot reach a Unix socket of this one"
-    elif sut_access.access.client is not None:
-        what = "a client certificate is not sent to other machines, since its key would go with it"
-    if what:
-        raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
-
-
 def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | None) -> Stoppable:
     """A generator with as many workers as ``sut_access`` says, for the endpoint that was examined.
 
@@ -64,12 +53,18 @@ def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | 
         "counts_early": not seen.counts_tokens,
     }
     if (cluster := sut_access.ray) is not None:
-        _refuse_what_stays_here(sut_access, seen)
+        where, what = "--llm-workers=ray", ""
+        if address.target().unix_path:
+            what = "other machines cannot reach a Unix socket of this one"
+        elif sut_access.access.client is not None:
+            what = "a client certificate is not sent to other machines, since its key would go with it"
+        if what:
+            raise SuiteError(what, where=where, remedy="measure from this machine: leave it out")
         made = named("executors", "ray")
         if made is None:
             raise SuiteError(
                 "workers on a Ray cluster need an extra that is not installed",
-                where="--llm-workers=ray",
+                where=where,
                 remedy="give a number of worker processes on this machine, or install the package with its "
                 "extras",
             )

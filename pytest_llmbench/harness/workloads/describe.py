@@ -7,6 +7,7 @@ import argparse
 import html
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,13 +20,13 @@ from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.history.sessions import refused, width
 from pytest_llmbench.harness.workloads.files import catalogue_workload, read_workload_file
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
-from pytest_llmbench.model.numbers import percentage, rough_duration
+from pytest_llmbench.model.numbers import number, percentage, quantity, rough_duration
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.registry import names
 from pytest_llmbench.reports.plots import render
 from pytest_llmbench.reports.terminal import text_table
 from pytest_llmbench.store.files import write_text
-from pytest_llmbench.store.perf_catalogue import CatalogueEntry, is_catalogue, read_catalogue
+from pytest_llmbench.store.perf_catalogue import is_catalogue, read_catalogue
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace
 from pytest_llmbench.store.traces.request import Trace, TraceRequest
 from pytest_llmbench.store.traces.sources import UNIT_MS, Meaning
@@ -119,7 +120,11 @@ def shape_of_trace(trace: Trace, title: str) -> Shape:
         )
         for each in trace.requests
     ]
-    sessions = _sessions(trace.requests)
+    by_session: dict[str, list[TraceRequest]] = {}
+    for each in trace.requests:
+        if each.session:
+            by_session.setdefault(each.session, []).append(each)
+    sessions = by_session.values()
     offsets = [each.offset_ms / 1000 for each in trace.requests if each.offset_ms is not None]
     return _shape(
         f"{title}: {trace.format}",
@@ -182,15 +187,6 @@ def _shared(request: PlannedRequest, seen: set[int | None], *, known: bool) -> i
     return request.shared_prefix_tokens if before and request.prefix_id is not None else 0
 
 
-def _sessions(requests: Sequence[TraceRequest]) -> list[list[TraceRequest]]:
-    """The requests with a session identifier, grouped by it, each group in order."""
-    found: dict[str, list[TraceRequest]] = {}
-    for each in requests:
-        if each.session:
-            found.setdefault(each.session, []).append(each)
-    return list(found.values())
-
-
 def _arrivals(at_s: Sequence[float], what: str = "requests") -> Arrivals | None:
     return Arrivals(np.array(at_s), what) if len(at_s) > 1 and at_s[-1] > 0 else None
 
@@ -217,17 +213,28 @@ def described(shape: Shape, columns: int) -> list[str]:
         ("growth of input a turn", shape.growth_tokens),
         ("pause (s)", shape.pauses_s),
     )
-    rows = [_row(name, values) for name, values in known if values is not None]
+    rows = [
+        (
+            name,
+            *map(number, (np.mean(values), *np.percentile(values, PERCENTILES), np.max(values))),
+            f"{len(values):,}",
+        )
+        for name, values in known
+        if values is not None
+    ]
     head = ("", "mean", *(f"P{each}" for each in PERCENTILES), "max", "n")
     lines += [*text_table(head, rows, width=columns), ""]
-    told = [_arrivals_line(shape), _sharing(shape), *_sessions_lines(shape)]
+    sharing = "sharing: unknown, since the format does not say what prompts contain"
+    if shape.sharing_known:
+        sharing = (
+            f"sharing: {percentage(shape.sharers)} of the requests begin like an earlier one, with "
+            f"{percentage(shape.cacheable)} of the input tokens: what an unlimited prefix cache would hold"
+        )
+    told = [_arrivals_line(shape), sharing]
+    if (turns := shape.turns) is not None:
+        alone, of_them = percentage(float(np.mean(turns == 1))), int(turns.sum())
+        told.append(f"sessions: {len(turns):,} with {of_them:,} requests, {alone} of them with one")
     return lines + [line for each in told for line in textwrap.wrap(each, columns, subsequent_indent="  ")]
-
-
-def _row(name: str, values: Floats) -> tuple[str, ...]:
-    figures = (np.mean(values), *np.percentile(values, PERCENTILES), np.max(values))
-    digits = 1 if np.max(np.abs(values)) < 100 else 0
-    return (name, *(f"{value:,.{digits}f}" for value in figures), f"{len(values):,}")
 
 
 def _arrivals_line(shape: Shape) -> str:
@@ -235,41 +242,33 @@ def _arrivals_line(shape: Shape) -> str:
     if found is None:
         return "arrivals: no instants"
     unit = "req/s" if found.what == "requests" else f"{found.what}/s"
-    busiest = "" if found.busiest is None else f", {found.busiest:,.3g} {unit} in the busiest minute"
+    busiest = "" if found.busiest is None else f", {quantity(found.busiest, unit)} in the busiest minute"
     shaped = "as even as a clock"
     if found.burstiness is not None:
         shaped = (
-            f"coefficient of variation of the gaps {found.variation:.2f} (Poisson: 1), as arrival='gamma' "
-            f"with burstiness={found.burstiness:.3g}"
+            f"coefficient of variation of the gaps {number(found.variation)} (Poisson: 1), as "
+            f"arrival='gamma' with burstiness={number(found.burstiness)}"
         )
-    return (
-        f"arrivals: {found.rate:,.3g} {unit} over {rough_duration(float(found.at_s[-1]))}{busiest}; {shaped}"
-    )
-
-
-def _sharing(shape: Shape) -> str:
-    if not shape.sharing_known:
-        return "sharing: unknown, since the format does not say what prompts contain"
-    return (
-        f"sharing: {percentage(shape.sharers)} of the requests begin like an earlier one, with "
-        f"{percentage(shape.cacheable)} of the input tokens: what an unlimited prefix cache would hold"
-    )
-
-
-def _sessions_lines(shape: Shape) -> list[str]:
-    if shape.turns is None:
-        return []
-    alone = float(np.mean(shape.turns == 1))
-    of_them = int(shape.turns.sum())
-    return [f"sessions: {len(shape.turns):,} with {of_them:,} requests, {percentage(alone)} of them with one"]
+    rate, lasted = quantity(found.rate, unit), rough_duration(float(found.at_s[-1]))
+    return f"arrivals: {rate} over {lasted}{busiest}; {shaped}"
 
 
 def drawn(shape: Shape) -> str:
     """An SVG with the distributions and the arrivals, one below the other."""
     lengths = {"input": shape.input_tokens, "output": shape.output_tokens}
     plots = [_cumulated("Lengths", "tokens", "requests", lengths)]
-    if shape.arrivals is not None:
-        plots.append(_rates(shape.arrivals))
+    if (found := shape.arrivals) is not None:
+        at_s, one = found.at_s, found.what.removesuffix("s")
+        counts, edges = np.histogram(at_s, bins=min(_BINS, max(2, len(at_s) // 2)))
+        rates = (counts / np.diff(edges)).tolist()
+        plots.append({
+            "title": "Arrivals",
+            "x_label": f"seconds from the first {one}",
+            "y_label": f"{found.what} per second",
+            "series": {"arrivals": {"x": edges.tolist(), "y": [*rates, rates[-1]]}},
+            "marks": {},
+            "step": True,
+        })  # fmt: skip
     if shape.turns is not None:
         plots.append(_cumulated("Sessions", "requests a session", "sessions", {"all": shape.turns}))
     wide, high = _PIXELS
@@ -294,15 +293,6 @@ def _cumulated(title: str, label: str, what: str, values: Mapping[str, Floats]) 
     shared = f"share of {what}"
     told = {"title": title, "x_label": label, "y_label": shared, "series": series, "marks": {}}
     return told | {"step": True, "x_log": True}
-
-
-def _rates(arrivals: Arrivals) -> dict[str, Any]:
-    at_s, one = arrivals.at_s, arrivals.what.removesuffix("s")
-    counts, edges = np.histogram(at_s, bins=min(_BINS, max(2, len(at_s) // 2)))
-    rates = (counts / np.diff(edges)).tolist()
-    series = {"arrivals": {"x": edges.tolist(), "y": [*rates, rates[-1]]}}
-    told = {"title": "Arrivals", "x_label": f"seconds from the first {one}", "series": series, "marks": {}}
-    return told | {"y_label": f"{arrivals.what} per second", "step": True}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -368,8 +358,11 @@ def _shapes(given: argparse.Namespace) -> list[Shape]:
             print(told)
         return [shape_of_workload(made, "", given.requests, given.seed)]
     if path.suffix == ".json" and given.trace_format is None:
-        entry = _catalogue_entry(path)
-        if entry is not None:
+        content = None
+        with suppress(OSError, ValueError):  # told by whoever reads it as a trace
+            content = parse_json(read_bytes(path, SMALL_BYTES))
+        if is_catalogue(content):
+            entry = read_catalogue(path)
             print("\n".join(entry.told))
             made = catalogue_workload(path.parent.name or path.stem, entry)
             return [shape_of_workload(made, f"{path.name}: ", given.requests, given.seed)]
@@ -377,12 +370,3 @@ def _shapes(given: argparse.Namespace) -> list[Shape]:
         raise SuiteError(f"--block-tokens {given.block_tokens}: give at least 1")
     meaning = Meaning(given.block_tokens, given.time_unit)
     return [shape_of_trace(read_trace(path, None, given.trace_format, meaning), path.name)]
-
-
-def _catalogue_entry(path: Path) -> CatalogueEntry | None:
-    """The file as an entry of inference-perf's catalogue; None where it is something else."""
-    try:
-        content = parse_json(read_bytes(path, SMALL_BYTES))
-    except (OSError, ValueError):  # told by whoever reads it as a trace
-        return None
-    return read_catalogue(path) if is_catalogue(content) else None

@@ -163,8 +163,16 @@ class ExactLengths:
 
     def specification(self) -> Mapping[str, Any]:
         stated = dict(self.base.specification())
-        if self.vocabulary is not None:
-            return _in_vocabulary(stated, self.vocabulary)
+        if (vocabulary := self.vocabulary) is not None:
+            ids, kept = vocabulary.ordinary_ids, stated.get("generation")
+            first, last, sha256 = int(ids[0]), int(ids[-1]), vocabulary.sha256
+            drawn = {"min": first, "max": last, "ordinary": len(ids), "sha256": sha256}
+            exactly = {"exact": True, "tokenizer": vocabulary.name}
+            return stated | {
+                "content": {**stated["content"], "domain": "random", "language": "none"},
+                "input_length": {**stated["input_length"], **exactly},
+                "generation": {**(kept if isinstance(kept, Mapping) else {}), "token_ids": drawn},
+            }
         stated.pop("structured_output", None)  # the prompt is words of the length, tools and all
         stated["content"] = {**stated["content"], "domain": "readable random words", "language": "English"}
         stated["input_length"] = {
@@ -186,7 +194,14 @@ def bound(
     if vocabulary is not None:
         if isinstance(workload, ExactLengths):
             return replace(workload, server=vocabulary.sha256, vocabulary=vocabulary)
-        _refuse_other_ids(workload, vocabulary)
+        highest, last = highest_id(workload), int(vocabulary.ordinary_ids[-1])
+        if highest > last:
+            raise SuiteError(
+                f"it draws token ids up to {highest}, but {vocabulary.name} ends at {last}",
+                where=f"workload {workload.name!r}",
+                remedy="use a workload of exact lengths (exact = true), which draws its ids from it, "
+                'or send prompts as text ([request] prompt = "text")',
+            )
     if not isinstance(workload, ExactLengths) or counter is None:
         return workload
     return replace(workload, server=counter.server, count=counter)
@@ -210,26 +225,3 @@ def _of_ids(request: PlannedRequest, vocabulary: HuggingFaceTokenizer, seed: int
 
 def _seed_of(request: PlannedRequest, seed: int) -> int:
     return derived_seed(seed, f"exact/{request.index}")
-
-
-def _in_vocabulary(stated: dict[str, Any], vocabulary: HuggingFaceTokenizer) -> dict[str, Any]:
-    """The specification of the base for random ids of another vocabulary, exactly as many as were drawn."""
-    ids = vocabulary.ordinary_ids
-    kept = stated.get("generation")
-    drawn = {"min": int(ids[0]), "max": int(ids[-1]), "ordinary": len(ids), "sha256": vocabulary.sha256}
-    return stated | {
-        "content": {**stated["content"], "domain": "random", "language": "none"},
-        "input_length": {**stated["input_length"], "exact": True, "tokenizer": vocabulary.name},
-        "generation": {**(kept if isinstance(kept, Mapping) else {}), "token_ids": drawn},
-    }
-
-
-def _refuse_other_ids(workload: Workload, vocabulary: HuggingFaceTokenizer) -> None:
-    highest, last = highest_id(workload), int(vocabulary.ordinary_ids[-1])
-    if highest > last:
-        raise SuiteError(
-            f"it draws token ids up to {highest}, but {vocabulary.name} ends at {last}",
-            where=f"workload {workload.name!r}",
-            remedy="use a workload of exact lengths (exact = true), which draws its ids from it, "
-            'or send prompts as text ([request] prompt = "text")',
-        )

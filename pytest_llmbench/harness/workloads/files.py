@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from io import BufferedWriter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -113,7 +112,13 @@ def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[s
     path = folder / f"{stem}.json{'.gz' if length > _PLAIN_REQUESTS else ''}"
     digest = hashlib.sha256()
     with whole_file(path) as temporary, temporary.open("wb") as raw:
-        _write(raw, _pieces(workload, seed, length), digest, compressed=path.suffix == ".gz")
+        # No name and no time in the gzip header: the same sequence gives the same bytes.
+        packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else None
+        for piece in _pieces(workload, seed, length):
+            digest.update(piece)
+            (packed or raw).write(piece)
+        if packed is not None:
+            packed.close()
     return {
         "file": f"{FOLDER}/{path.name}",
         "workload": workload.name,
@@ -121,16 +126,6 @@ def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[s
         "requests": length,
         "sha256": digest.hexdigest(),
     }
-
-
-def _write(raw: BufferedWriter, pieces: Iterator[bytes], digest: Any, *, compressed: bool) -> None:
-    # No name and no time in the gzip header: the same sequence gives the same bytes.
-    packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compressed else None
-    for piece in pieces:
-        digest.update(piece)
-        (packed or raw).write(piece)
-    if packed is not None:
-        packed.close()
 
 
 def _pieces(workload: Workload, seed: int, length: int) -> Iterator[bytes]:
@@ -444,7 +439,9 @@ def read_workload_file(path: Path) -> dict[str, Workload]:
     for name, table in tables.items():
         kind = table.get("kind", "synthetic") if isinstance(table, Mapping) else "synthetic"
         try:
-            made[name] = _table(kind).model_validate(table).told(name, path.parent)
+            if not isinstance(kind, str) or kind not in _KINDS:
+                raise SuiteError(f"kind is {shown(kind)}: give one of {', '.join(_KINDS)}")
+            made[name] = _KINDS[kind].model_validate(table).told(name, path.parent)
         except ValidationError as error:
             mistakes += [_explain(found, f"workloads.{name}", kind) for found in error.errors()]
         except SuiteError as error:
@@ -452,12 +449,6 @@ def read_workload_file(path: Path) -> dict[str, Workload]:
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=where)
     return made
-
-
-def _table(kind: Any) -> type[_Workload]:
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise SuiteError(f"kind is {shown(kind)}: give one of {', '.join(_KINDS)}")
-    return _KINDS[kind]
 
 
 def _explain(found: Any, where: str, kind: str) -> str:
