@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 
 from pytest_llmbench import registry
+from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.redaction import terminal_text
 
 _USAGE = """\
 usage: pytest-llmbench selftest [--quick] [--over TRANSPORT] [--workers N] [--json FILE] [--out DIR]
@@ -69,11 +71,14 @@ def _usage() -> str:
 
 
 def _unless_nobody_reads(command: Callable[[list[str]], int], arguments: list[str]) -> int:
-    """Run a command; returns its exit status, or 1 where the reader of a pipe has closed it, as ``head``
-    does."""
+    """Run a command; returns its exit status, 2 where it could not do anything, or 1 where the reader of a
+    pipe has closed it, as ``head`` does."""
     try:
         status = command(arguments)
         sys.stdout.flush()
+    except LLMBenchError as error:
+        print(terminal_text(str(error)), file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # What is still held would be written, and fail, when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
+from pytest_llmbench.errors import StoreError, SuiteError, shown
 from pytest_llmbench.harness.execution import StoredRecords
-from pytest_llmbench.harness.history.sessions import refused
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, per_request
 from pytest_llmbench.model import records
 from pytest_llmbench.model.estimate import Estimate
@@ -292,15 +291,18 @@ class LoadedTest:
                 remedy="measure with --llm-records=compact (the default) or full, and keep the folder "
                 "records next to report.json",
             )
-        noted = self._stored.loads(self.entry)
-        return tuple(
-            LoadedLoad(
-                load["label"], load.get("phase", "measure"), load.get("variant", ""),
-                load["seen"]["shared_from"], not _measured_again(noted, index),
-                self._stored, self.entry, index,
-            )
-            for index, load in enumerate(noted)
-        )  # fmt: skip
+        noted, found = self._stored.loads(self.entry), []
+        for index, load in enumerate(noted):
+            later = (each for each in noted[index + 1 :] if each["label"] == load["label"])
+            following = next(later, {"attempt": 0})  # which may be a further attempt of this one
+            counts = following.get("attempt", 1) != load.get("attempt", 1) + 1
+            found.append(
+                LoadedLoad(
+                    load["label"], load.get("phase", "measure"), load.get("variant", ""),
+                    load["seen"]["shared_from"], counts, self._stored, self.entry, index,
+                )
+            )  # fmt: skip
+        return tuple(found)
 
     @cached_property
     def records(self) -> RequestTable:
@@ -382,14 +384,6 @@ def load_report(path: str | os.PathLike[str]) -> LoadedReport:
     return LoadedReport(file, report, tuple(LoadedTest(entry, stored) for entry in report.tests))
 
 
-def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:
-    """Whether the next load with the same label is a further attempt of this one."""
-    own = loads[index]
-    later = (load for load in loads[index + 1 :] if load["label"] == own["label"])
-    following = next(later, None)
-    return following is not None and following.get("attempt", 1) == own.get("attempt", 1) + 1
-
-
 CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
 CHUNKS = ("chunk_ns", "chunk_tokens")
 """Columns that hold lists, which only Parquet has."""
@@ -454,22 +448,15 @@ def write_parquet(path: Path, found: Iterator[tuple[LoadedTest, RequestTable]]) 
         from pyarrow import parquet
     except ImportError as error:
         raise SuiteError("Parquet files need pyarrow, which is not installed", remedy=_NO_PYARROW) from error
-    schema = pyarrow.schema([(name, _arrow_type(pyarrow, name)) for name in (*CSV_COLUMNS, *CHUNKS)])
+    kinds = dict.fromkeys(CSV_COLUMNS, pyarrow.int64()) | dict.fromkeys(LATENCIES, pyarrow.float64())
+    kinds |= dict.fromkeys(("nodeid", *TEXTS), pyarrow.string()) | {"ok": pyarrow.bool_()}
+    kinds |= dict.fromkeys(CHUNKS, pyarrow.list_(pyarrow.int64()))
+    schema = pyarrow.schema([(name, kinds[name]) for name in (*CSV_COLUMNS, *CHUNKS)])
     with whole_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for test, table in found:
             columns: dict[str, list[Any]] = outward_value(plain_columns(test, table))
             columns |= {name: [own.tolist() for own in getattr(table, name)] for name in CHUNKS}
             writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=BLOCK)
-
-
-def _arrow_type(pyarrow: Any, name: str) -> Any:
-    if name in CHUNKS:
-        return pyarrow.list_(pyarrow.int64())
-    if name in TEXTS or name == "nodeid":
-        return pyarrow.string()
-    if name == "ok":
-        return pyarrow.bool_()
-    return pyarrow.float64() if name in LATENCIES else pyarrow.int64()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -485,12 +472,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--test", metavar="TEXT", help="only tests whose node id contains this")
     parser.add_argument("--all", action="store_true", help="include warm-ups, probes and void loads")
-    given = parser.parse_args(list(arguments))
-    try:
-        for path, rows in _written(given):
-            print(f"{path}: {rows} requests")
-    except LLMBenchError as error:
-        return refused(error)
+    for path, rows in _written(parser.parse_args(list(arguments))):
+        print(f"{path}: {rows} requests")
     return 0
 
 

@@ -13,10 +13,10 @@ compared with other systems or baselines, and how pytest ended the test.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -381,15 +381,9 @@ def _figures(entry: TestEntry, result: TestResult) -> Iterator[tuple[str, Any, A
     for name in dict.fromkeys([*entry.by_run, *result.by_run]):
         stored, now = entry.by_run.get(name), result.by_run.get(name)
         yield f"{name} by run", stored, None if now is None else list(now)
-    for number in range(max(len(entry.levels), len(result.levels))):
-        before = entry.levels[number] if number < len(entry.levels) else None
-        after = result.levels[number] if number < len(result.levels) else None
-        label = next(level.label for level in (before, after) if level is not None)
-        yield from _pairs(
-            f"level {label}: ",
-            {} if before is None else before.metrics,
-            {} if after is None else after.metrics,
-        )
+    for before, after in zip_longest(entry.levels, result.levels):
+        label = (before or after).label
+        yield from _pairs(f"level {label}: ", getattr(before, "metrics", {}), getattr(after, "metrics", {}))
 
 
 def _pairs(
@@ -424,11 +418,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("report", type=Path, help="report.json; its folder records must be next to it")
     given = parser.parse_args(list(arguments))
     path = given.report / "report.json" if given.report.is_dir() else given.report
-    try:
-        found = [*recompute(path), *rendered(path)]
-    except LLMBenchError as error:
-        print(terminal_text(str(error)), file=sys.stderr)
-        return 2
+    found = [*recompute(path), *rendered(path)]
     for test in found:
         for line in test.lines():
             print(terminal_text(line))

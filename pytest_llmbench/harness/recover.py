@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pytest_llmbench.errors import LLMBenchError, StoreError
+from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.report_files import (
     Written,
     build_report,
@@ -131,11 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     directory = parser.parse_args(list(arguments)).directory
     if directory.name == JOURNAL_NAME:
         directory = directory.parent
-    try:
-        found = recover(directory)
-    except LLMBenchError as error:
-        print(terminal_text(str(error)), file=sys.stderr)
-        return NOT_RECOVERED
+    found = recover(directory)
     document = document_of(found.report)
     for line in overview(document, width=shutil.get_terminal_size().columns):
         print(terminal_text(line.text))

@@ -148,15 +148,6 @@ class BenchSession:
     def default_warmup(self) -> WarmupPolicy:
         return warmup_for(self.settings.scale)
 
-    def bench(
-        self,
-        sut: SUT | str,
-        warmup: WarmupPolicy,
-        on_missing: Callable[[str], None] = lambda _: None,
-        set_up: SetUp | None = None,
-    ) -> Bench:
-        return Bench(self, _as_sut(sut), warmup, on_missing, set_up)
-
     def facts(self, sut: SUT | str, set_up: SetUp | None = None) -> Facts:
         """What is known of the system before any load. SUTError if it does not answer."""
         return self._opened(_as_sut(sut), "llm_sut", set_up=set_up).facts
@@ -226,11 +217,11 @@ class BenchSession:
         with self._alone(virtual=planned.virtual):
             every = (*limits, *self.baselines.limits)
             measured = measure_arms(request, planned.arms, self._sender(request), every)
-        found = self._planner.compared(request, planned, measured, wanted)
-        result = self._told(found.result, opened, definition, nodeid)
+        result, peers = self._planner.compared(request, planned, measured, wanted)
+        result = self._told(result, opened, definition, nodeid)
         result = self.baselines.compared(request, replace(result, notes=(*told, *result.notes)))
         result = self._planner.flagged(request, result)
-        judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
+        judged = self._judge.judged(self._exported(result), request.parameters, peers)
         files = files_of(planned.arms[0].path, self.settings.report)
         return self._judge.kept(
             nodeid,
@@ -238,7 +229,7 @@ class BenchSession:
             request.parameters,
             records_file=files.get("records_file"),
             duration_s=time.monotonic() - began,
-            peers=found.peers,
+            peers=peers,
             more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
         )
 
@@ -471,7 +462,7 @@ class Bench:
     def __init__(
         self,
         session: BenchSession,
-        sut: SUT,
+        sut: SUT | str,
         warmup: WarmupPolicy,
         on_missing: Callable[[str], None] = lambda _: None,
         set_up: SetUp | None = None,
@@ -481,7 +472,7 @@ class Bench:
         self._session = session
         self._set_up = set_up
         self._on_missing = on_missing
-        self.sut = sut
+        self.sut = _as_sut(sut)
         self.warmup = warmup
 
     def run(self, plan: LoadPlan) -> Observation:

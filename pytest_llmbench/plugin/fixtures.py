@@ -107,8 +107,10 @@ def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: Wa
     In async tests ``await llm_bench.run_async(plan)`` and ``await llm_bench.measure_async(…)``.
     """
     with failing_in_words():
-        session = request.config.stash[SESSION].bench_session
-        return session.bench(llm_sut, llm_warmup, note_missing(request.node), set_up_of_sut(request))
+        from pytest_llmbench.harness.session import Bench
+
+        session, missing = request.config.stash[SESSION].bench_session, note_missing(request.node)
+        return Bench(session, llm_sut, llm_warmup, missing, set_up_of_sut(request))
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_the_sessions_of_a_trace_as_a_workload(tmp_path: Path, capsys: pytest.Ca
     assert main(["trace", "describe", str(file), "--plot", str(tmp_path / "s.svg")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "w.toml: agents (sessions of a trace), 3 requests" in said
-    assert "arrivals: 0.1 sessions/s over" in said
+    assert "arrivals: 0.10 sessions/s over" in said
     assert "sessions: 2 with 3 requests, 50 % of them with one" in said
     assert "sharing: 33.33 % of the requests begin like an earlier one, with 37.5 % of" in said
     assert "sessions per second" in (tmp_path / "s.svg").read_text("utf-8")

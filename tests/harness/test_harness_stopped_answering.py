@@ -51,7 +51,7 @@ def load(kinds: Sequence[Kind], label: str = "load") -> Observation:
 @pytest.mark.parametrize("kind", [LOST, DEAD_ENGINE, SLOW])
 def test_nothing_but_failures_from_an_instant_on(kind: Kind) -> None:
     # the tenth answer ends at 0.95 s
-    assert stopped_answering([load([OK] * 10 + [kind] * 5)]) == "the server stopped answering at 0.9 s"
+    assert stopped_answering([load([OK] * 10 + [kind] * 5)]) == "the server stopped answering at 0.95 s"
     assert stopped_answering([load([OK] * 10 + [kind] * 5 + [STOPPED] * 2)]) is not None
 
 
@@ -77,9 +77,9 @@ def test_many_in_a_row_are_no_chance() -> None:
 
 def test_the_first_of_several_loads_in_which_it_did() -> None:
     loads = [load([OK] * 9, "a"), load([OK] * 4 + [LOST] * 5, "b"), load([LOST] * 9, "c")]
-    assert stopped_answering(loads) == "the server stopped answering at 0.3 s of b"
+    assert stopped_answering(loads) == "the server stopped answering at 0.35 s of b"
 
 
 def test_a_load_without_any_answer() -> None:
     lost = load([LOST] * 9)
-    assert stopped_answering([lost]) == "the server stopped answering at 0.0 s"
+    assert stopped_answering([lost]) == "the server stopped answering at 0 s"

@@ -12,9 +12,9 @@ import pytest
 from hostile_things import THINGS, within
 
 from pytest_llmbench import input_files
+from pytest_llmbench.__main__ import main
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.execution import read_loads
-from pytest_llmbench.harness.recompute import main as recompute
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.http_client import client_context
@@ -229,5 +229,5 @@ def test_recompute_of_what_is_no_report(
     tmp_path: Path, thing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     THINGS[thing](tmp_path / "x.json")
-    assert recompute([str(tmp_path / "x.json")]) == 2
+    assert main(["recompute", str(tmp_path / "x.json")]) == 2
     assert capsys.readouterr().err.count("\n") < 10

@@ -39,8 +39,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, made_alike, matched
 from pytest_llmbench.compare.regression import better_of, compared
-from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
-from pytest_llmbench.harness.history.sessions import print_lines, refused
+from pytest_llmbench.errors import StoreError, SuiteError, shown
+from pytest_llmbench.harness.history.sessions import print_lines
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model import numbers
 from pytest_llmbench.reports.comparisons import headline_names
@@ -367,8 +367,6 @@ def main(arguments: Sequence[str]) -> int:
     try:
         search = _prepared(given, list(arguments[split + 1 :]))
         return _searched(search, given.max_runs)
-    except LLMBenchError as error:
-        return refused(error)
     except KeyboardInterrupt:
         print_lines(["interrupted: the same command goes on from here"])
         return 2

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import nothing_sent
@@ -199,13 +199,9 @@ Send = Callable[[OpenSUT, LoadPlan, OnRecord | None], Observation]
 """Sends a plan to a SUT, hands its records to the callback as they are made, and returns the observation."""
 
 
-class Compared(NamedTuple):
-    """The joint result of the arms of a test."""
-
-    result: TestResult
-    """The result of the first arm, compared with the others."""
-    peers: tuple[TestResult, ...] = ()
-    """The results of further systems, which the audit looks at too."""
+Compared = tuple[TestResult, tuple[TestResult, ...]]
+"""The result of the first arm, compared with the others; and the results of further systems, which the audit
+looks at too."""
 
 
 @dataclass(frozen=True)

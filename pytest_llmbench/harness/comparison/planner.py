@@ -156,14 +156,14 @@ class ComparisonPlanner:
             made = max((len(own) for own in measured[CANDIDATE].by_run.values()), default=runs)
             note = ab_note(made, planned.arms[1], without_credentials(self.settings.baseline_endpoint))
             limits = (*request.limits, *limits_of_option(self.settings.compare_fail))
-            return Compared(against_baseline(measured, limits, (note, *planned.notes), budget))
+            return against_baseline(measured, limits, (note, *planned.notes), budget), ()
         own = measured[CANDIDATE]
         result = replace(own.result, findings=(*own.result.findings, *own.invalid(budget)))
         if self.settings.calibrate:
             from pytest_llmbench.harness.comparison.calibrate import Calibrations
 
             result = Calibrations(self.settings).calibrated(request, result, own.by_run)
-        return Compared(result)
+        return result, ()
 
 
 class Baselines:

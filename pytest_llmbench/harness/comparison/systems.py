@@ -175,9 +175,9 @@ def compare_systems(
     result = _noted(first.result, (done, *notes), findings)
     counts = {name: len(own.every) for name, own in measured.items()}
     if len(measured) < len(systems) or min(counts.values()) < runs or any(f.voids for f in findings):
-        return Compared(result)
+        return result, ()
     peers = tuple(measured[system.name].result for system in systems[1:])
-    return Compared(_with_comparison(result, measured, wanted, systems), peers)
+    return _with_comparison(result, measured, wanted, systems), peers
 
 
 def _with_comparison(

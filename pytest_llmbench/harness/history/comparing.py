@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_llmbench.compare.comparability import Waiver, matched, output_lengths, waivers_of_option
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, limits_of_option
-from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.baselines import Reference
 from pytest_llmbench.harness.comparison.identity import lengths_vector
 from pytest_llmbench.harness.history.sessions import (
@@ -27,7 +27,6 @@ from pytest_llmbench.harness.history.sessions import (
     add_common,
     chosen,
     print_lines,
-    refused,
     session_names,
     width,
     wrapped,
@@ -61,10 +60,6 @@ class Row:
     entry: Entry
     """The comparison as a report stores it."""
 
-    @classmethod
-    def of(cls, nodeid: str, session: str, comparison: Comparison) -> Row:
-        return cls(nodeid, session, plain_object(comparison))
-
     @property
     def worsening(self) -> float:
         """The relative change in the worse direction; minus infinity where it is undefined."""
@@ -85,7 +80,7 @@ COLUMNS: Mapping[str, Callable[[Row], str]] = MappingProxyType(
         "change": lambda row: numbers.change(row.entry["change"]),
         "allowed": lambda row: words.allowed_text(row.entry),
         "detectable": lambda row: words.allowed_text(row.entry, "mde"),
-        "verdict": lambda row: _verdict(row.entry),
+        "verdict": lambda row: (str.upper if row.entry["gated"] else str)(words.verdict_text(row.entry)),
         "reason": lambda row: str(row.entry["reason"]),
     }
 )
@@ -105,12 +100,6 @@ def _mean(entry: Entry, arm: str) -> str:
     return numbers.quantity(words.mean_of(entry[arm]), shown_unit(entry["metric"], entry["unit"]))
 
 
-def _verdict(entry: Entry) -> str:
-    """The verdict in words, in capitals if it decides."""
-    text = words.verdict_text(entry)
-    return text.upper() if entry["gated"] else text
-
-
 def heading(first: Session, others: Sequence[Session], *, limited: bool) -> list[str]:
     """Lines on which sessions are compared, and what the verdicts mean."""
     allowed = numbers.percentage(SHOWN_MARGIN)
@@ -119,13 +108,11 @@ def heading(first: Session, others: Sequence[Session], *, limited: bool) -> list
         if limited
         else f"A worsening of {allowed} is allowed, and nothing fails: --fail sets limits."
     )
-    own = [f"{_described(first)} is the baseline of", *(f"  {_described(other)}" for other in others)]
-    return [*own, meaning]
-
-
-def _described(session: Session) -> str:
-    about = [session.saved, session.commit]
-    return f"{session.name} ({', '.join(part for part in about if part)})"
+    named, *further = [
+        f"{session.name} ({', '.join(filter(None, (session.saved, session.commit)))})"
+        for session in (first, *others)
+    ]
+    return [f"{named} is the baseline of", *(f"  {other}" for other in further), meaning]
 
 
 def grouped(
@@ -133,27 +120,20 @@ def grouped(
 ) -> list[str]:
     """A table for each group, under its name. Verdicts on figures without a limit are shown and do not
     decide."""
-    lines: list[str] = []
-    for name in dict.fromkeys(_group(row, by) for row in rows):
-        own = sorted((row for row in rows if _group(row, by) == name), key=SORTS[sort])
-        names = list(columns or _fitting(rows, by, width))
+
+    def group(row: Row) -> str:
+        return "" if by == "none" else COLUMNS[by](row)
+
+    # What tells the rows of a group apart, and the figures that fit into the width.
+    named = ("metric", "test", "session")
+    keys = [key for key in named if key != by and len({COLUMNS[key](row) for row in rows}) > 1]
+    usual = [*(keys or ["metric"]), *_FIGURES, *(_MORE if width >= _WIDE else ()), "verdict"]
+    names, lines = list(columns or usual), list[str]()
+    for name in dict.fromkeys(map(group, rows)):
+        own = sorted((row for row in rows if group(row) == name), key=SORTS[sort])
         cells = [[COLUMNS[column](row) for column in names] for row in own]
         lines += ["", *([name] if name else []), *text_table(names, cells, width=width, whole=("verdict",))]
     return lines
-
-
-def _group(row: Row, by: str) -> str:
-    return "" if by == "none" else COLUMNS[by](row)
-
-
-def _fitting(rows: Sequence[Row], by: str, width: int) -> list[str]:
-    """The columns that tell the rows of a group apart, and the figures that fit into the width."""
-    several = {
-        name for name in ("metric", "test", "session") if len({COLUMNS[name](row) for row in rows}) > 1
-    }
-    keys = [name for name in ("metric", "test", "session") if name != by and name in several]
-    figures = [*_FIGURES, *(_MORE if width >= _WIDE else ()), "verdict"]
-    return [*(keys or ["metric"]), *figures]
 
 
 CSV_COLUMNS = (
@@ -215,39 +195,28 @@ def compared_sessions(
 ) -> list[TestComparison]:
     """Every test of the first session compared with each of the others, in the order of the first.
     ``earlier``: the sessions that the first stands for too."""
-    return [
-        _compared(first, own, other, limits, waivers, earlier)
-        for own in first.baseline.tests
-        for other in others
-    ]
 
+    def compared(own: BaselineTest, other: Session) -> TestComparison:
+        theirs = other.test(own.nodeid)
+        if theirs is None:
+            return TestComparison(own.nodeid, other.name, refused=("it has no results of this test",))
+        match = matched(own.identity, theirs.identity, waivers)
+        if match.mismatches:
+            return TestComparison(own.nodeid, other.name, refused=match.mismatches)
+        lengths = output_lengths(lengths_vector(own.output_lengths), lengths_vector(theirs.output_lengths))
+        notes = [*match.waived, *match.shown]
+        if lengths is not None and not lengths.ok:
+            notes.insert(0, lengths.message)
+        # A metric that is there no more is no reason to be content.
+        held = [replace(limit, everywhere=True) for limit in limits if limit.metric in own.by_run]
+        before = [test for session in earlier for test in session.tests if test.nodeid == own.nodeid]
+        reference = Reference.of([*before, own], theirs.identity, waivers)
+        found = reference.compared(theirs.by_run, held, (first.name, other.name))
+        notes += map(str, reference.notes(first.baseline.name))
+        notes += dict.fromkeys(each.reason for each in found if each.change.point is None)
+        return TestComparison(own.nodeid, other.name, found, notes=tuple(notes))
 
-def _compared(
-    first: Session,
-    own: BaselineTest,
-    other: Session,
-    limits: Sequence[RegressionLimit],
-    waivers: Sequence[Waiver],
-    earlier: Sequence[Baseline],
-) -> TestComparison:
-    theirs = other.test(own.nodeid)
-    if theirs is None:
-        return TestComparison(own.nodeid, other.name, refused=("it has no results of this test",))
-    match = matched(own.identity, theirs.identity, waivers)
-    if match.mismatches:
-        return TestComparison(own.nodeid, other.name, refused=match.mismatches)
-    lengths = output_lengths(lengths_vector(own.output_lengths), lengths_vector(theirs.output_lengths))
-    notes = [*match.waived, *match.shown]
-    if lengths is not None and not lengths.ok:
-        notes.insert(0, lengths.message)
-    # A metric that is there no more is no reason to be content.
-    held = [replace(limit, everywhere=True) for limit in limits if limit.metric in own.by_run]
-    before = [test for session in earlier for test in session.tests if test.nodeid == own.nodeid]
-    reference = Reference.of([*before, own], theirs.identity, waivers)
-    found = reference.compared(theirs.by_run, held, (first.name, other.name))
-    notes += map(str, reference.notes(first.baseline.name))
-    notes += dict.fromkeys(each.reason for each in found if each.change.point is None)
-    return TestComparison(own.nodeid, other.name, found, notes=tuple(notes))
+    return [compared(own, other) for own in first.baseline.tests for other in others]
 
 
 def only_there(first: Session, others: Sequence[Session]) -> list[str]:
@@ -280,16 +249,11 @@ def of_metrics(found: Sequence[TestComparison], patterns: Sequence[str]) -> list
     names = dict.fromkeys(each.metric for test in found for each in test.comparisons)
     if names and not any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
         raise SuiteError(f"--metrics {','.join(patterns)} matches none; there are: {', '.join(names)}")
-    return [
-        TestComparison(
-            test.nodeid,
-            test.name,
-            tuple(c for c in test.comparisons if c.gated or any(fnmatchcase(c.metric, p) for p in patterns)),
-            test.refused,
-            test.notes,
-        )
-        for test in found
-    ]
+
+    def kept(each: Comparison) -> bool:
+        return each.gated or any(fnmatchcase(each.metric, pattern) for pattern in patterns)
+
+    return [replace(test, comparisons=tuple(filter(kept, test.comparisons))) for test in found]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -305,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SESSION",
         help="name (its latest session), number, unique beginning, or file; at least two",
     )
-    add_common(parser)
+    add_common(parser, COLUMNS)
     many: dict[str, Any] = {"action": "append", "default": []}
     limit = "fail if a metric is worse by more than this, for example ttft.p99:5%%; may be repeated"
     parser.add_argument("--fail", metavar="METRIC:LIMIT", help=limit, **many)
@@ -319,29 +283,29 @@ def _parser() -> argparse.ArgumentParser:
         default="metric",
         help="order within a group (default: metric, in the order of the report)",
     )
-    parser.add_argument(
-        "--columns", metavar="NAMES", help=f"comma-separated, from {', '.join(COLUMNS)} (default: by width)"
-    )
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(list(arguments))
-    try:
-        columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))
-        limits = limits_of_option(given.fail, "--fail") if given.fail else ()
-        waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
-        first, *others = _sessions(given)
-        named, problems = read_earlier(first.path, given.sessions[0])
-        earlier = [named[path] for path in named if all(path != other.path for other in others)]
-        found = compared_sessions(first, others, limits, waivers, earlier)
-        if given.metrics is not None:
-            found = of_metrics(found, [part.strip() for part in given.metrics.split(",")])
-        if given.csv is not None:
-            told = {(test.nodeid, test.name): "; ".join(test.refused) for test in found if test.refused}
-            write_csv(given.csv, CSV_COLUMNS, csv_rows(_entries(found), told))
-    except LLMBenchError as error:
-        return refused(error)
+    columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))
+    limits = limits_of_option(given.fail, "--fail") if given.fail else ()
+    waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
+    if len(given.sessions) < 2:
+        raise SuiteError("compare needs at least two sessions; pytest-llmbench list shows them")
+    paths = [choose_baseline(given.storage, name) for name in given.sessions]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise SuiteError(f"{twice} is given twice: {', '.join(given.sessions)}")
+    first, *others = [Session(path, read_baseline(path), name) for path, name in session_names(paths).items()]
+    named, problems = read_earlier(first.path, given.sessions[0])
+    earlier = [named[path] for path in named if all(path != other.path for other in others)]
+    found = compared_sessions(first, others, limits, waivers, earlier)
+    if given.metrics is not None:
+        found = of_metrics(found, [part.strip() for part in given.metrics.split(",")])
+    if given.csv is not None:
+        told = {(test.nodeid, test.name): "; ".join(test.refused) for test in found if test.refused}
+        write_csv(given.csv, CSV_COLUMNS, csv_rows(_entries(found), told))
     lines = heading(first, others, limited=bool(limits))
     lines += grouped(_entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width())
     print_lines([*lines, *_told(found, only_there(first, others), width()), *problems])
@@ -350,18 +314,8 @@ def main(arguments: Sequence[str]) -> int:
     return NOT_GOOD if idle or (limits and not all(test.good for test in found)) else GOOD
 
 
-def _sessions(given: argparse.Namespace) -> list[Session]:
-    if len(given.sessions) < 2:
-        raise SuiteError("compare needs at least two sessions; pytest-llmbench list shows them")
-    paths = [choose_baseline(given.storage, name) for name in given.sessions]
-    if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise SuiteError(f"{twice} is given twice: {', '.join(given.sessions)}")
-    return [Session(path, read_baseline(path), name) for path, name in session_names(paths).items()]
-
-
 def _entries(found: Sequence[TestComparison]) -> list[Row]:
-    return [Row.of(test.nodeid, test.name, each) for test in found for each in test.comparisons]
+    return [Row(test.nodeid, test.name, plain_object(each)) for test in found for each in test.comparisons]
 
 
 def _told(found: Sequence[TestComparison], only_there: Sequence[str], width: int) -> list[str]:

@@ -96,13 +96,16 @@ def _storage(given: str) -> Path:
     return Path(given) if mirror is None else mirror.folder
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all the commands take."""
+def add_common(parser: argparse.ArgumentParser, columns: Iterable[str] = ()) -> None:
+    """Add the options that all the commands take, and ``--columns`` where there are some to choose from."""
     parser.add_argument(
         "--storage", type=_storage, default=Path(STORAGE), metavar="DIR",
         help="where baselines are kept: a folder (default: .llmbench), or git:[REMOTE/]BRANCH[:PATH]",
     )  # fmt: skip
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write everything as CSV")
+    if columns:
+        told = f"comma-separated, from {', '.join(columns)} (default: by width)"
+        parser.add_argument("--columns", metavar="NAMES", help=told)
 
 
 def chosen(option: str, given: str, known: Sequence[str]) -> list[str]:
@@ -136,15 +139,8 @@ def print_lines(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
         print(terminal_text(f"left out: {problem}"), file=sys.stderr)
 
 
-def refused(error: LLMBenchError) -> int:
-    """Print an error; returns the exit status of a command that could not do anything."""
-    print(terminal_text(str(error)), file=sys.stderr)
-    return 2
-
-
 def _identified(session: Session, *names: str) -> str:
-    """The values that the tests of a session have under these names of their identity, separated by
-    commas."""
+    """What the tests of a session have under these names of their identity, separated by commas."""
     texts = [
         " ".join(str(value) for name in names if (value := test.identity.get(name)) is not None)
         for test in session.baseline.tests
@@ -198,16 +194,13 @@ def listed(
     lines: list[str] = []
     for folder in dict.fromkeys(session.path.parent for session in sessions):
         own = [session for session in sessions if session.path.parent == folder]
-        names = list(columns or _fitting(own, width))
+        filled = [name for name in _SHOWN if any(COLUMNS[name](session) for session in own)]
+        if width < _WIDE:
+            filled = [short for name in filled if (short := _NARROW.get(name, name))]
+        names = list(columns or filled)
         rows = [[COLUMNS[name](session) for name in names] for session in own]
         lines += ["", str(folder), *text_table(names, rows, width=width, whole=_WHOLE)]
     return lines[1:]
-
-
-def _fitting(sessions: Sequence[Session], width: int) -> list[str]:
-    """The default columns that are not empty, as far as the width allows."""
-    filled = [name for name in _SHOWN if any(COLUMNS[name](session) for session in sessions)]
-    return filled if width >= _WIDE else [short for name in filled if (short := _NARROW.get(name, name))]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -216,24 +209,18 @@ def main(arguments: Sequence[str]) -> int:
         description="List the sessions that --llm-save and --llm-autosave saved.",
         epilog="Exit status: 0 listed, 2 there are none, or an option is wrong.",
     )
-    add_common(parser)
-    parser.add_argument(
-        "--columns", metavar="NAMES", help=f"comma-separated, from {', '.join(COLUMNS)} (default: by width)"
-    )
+    add_common(parser, COLUMNS)
     parser.add_argument(
         "--sort", metavar="COLUMN", default="saved", help="column to sort by (default: saved, oldest first)"
     )
     given = parser.parse_args(list(arguments))
-    try:
-        columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))
-        (by,) = chosen("--sort", given.sort.replace(",", " "), list(COLUMNS))
-        sessions, problems = read_sessions(given.storage)
-        if by != "saved":
-            sessions = sorted(sessions, key=COLUMNS[by])
-        if given.csv is not None:
-            names = list(columns or COLUMNS)
-            write_csv(given.csv, names, ([COLUMNS[name](each) for name in names] for each in sessions))
-    except LLMBenchError as error:
-        return refused(error)
+    columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))
+    (by,) = chosen("--sort", given.sort.replace(",", " "), list(COLUMNS))
+    sessions, problems = read_sessions(given.storage)
+    if by != "saved":
+        sessions = sorted(sessions, key=COLUMNS[by])
+    if given.csv is not None:
+        names = list(columns or COLUMNS)
+        write_csv(given.csv, names, ([COLUMNS[name](each) for name in names] for each in sessions))
     print_lines(listed(sessions, columns=columns, width=width()), problems)
     return 0

@@ -21,13 +21,12 @@ from pytest_llmbench.compare.comparability import Waiver, made_alike, matched, w
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
 from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.compare.systems import of_runs
-from pytest_llmbench.errors import LLMBenchError, SuiteError, shown
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,
     print_lines,
     read_sessions,
-    refused,
     width,
     wrapped,
 )
@@ -143,26 +142,15 @@ def _changes(
     if len(values) < fewest:
         return (), f"too few for change points: {len(values)} of at least {fewest} sessions"
     scale = [math.log(value) for value in values] if min(values) > 0 else values
-    found = change_points(scale, significance=significance)
-    cuts = [0, *(point.at for point in found), len(values)]
-    return tuple(
-        Change(
-            places[point.at],
-            point.p_value,
-            _step(metric, values[cuts[number] : point.at], values[point.at : cuts[number + 2]]),
-        )
-        for number, point in enumerate(found)
-    ), None
-
-
-def _step(metric: str, before: Sequence[float], after: Sequence[float]) -> Comparison | None:
-    better = better_of(metric)
-    if better is None:
-        return None
-    return compared(
-        metric, metric_unit(metric), better, before, after,
-        margin=SHOWN_MARGIN, names=("the sessions before", "those after"), paired=False, of="session",
-    )  # fmt: skip
+    found, better = change_points(scale, significance=significance), better_of(metric)
+    cuts, changes = [0, *(point.at for point in found), len(values)], []
+    for point, first, end in zip(found, cuts, cuts[2:], strict=False):
+        step = None if better is None else compared(
+            metric, metric_unit(metric), better, values[first : point.at], values[point.at : end],
+            margin=SHOWN_MARGIN, names=("the sessions before", "those after"), paired=False, of="session",
+        )  # fmt: skip
+        changes.append(Change(places[point.at], point.p_value, step))
+    return tuple(changes), None
 
 
 def every_series(
@@ -182,17 +170,9 @@ def every_series(
     wanted = [nodeid for nodeid in nodeids if test is None or test in nodeid]
     if not wanted:
         raise SuiteError(f"--test {shown(test)} matches no test; there are: {', '.join(nodeids)}")
-    found = [
-        series
-        for nodeid in wanted
-        for metric in metrics
-        if (
-            series := series_of(
-                sessions, nodeid, metric, waivers=waivers, significance=significance, last=last
-            )
-        )
-    ]
-    if found:
+    how: dict[str, Any] = {"waivers": waivers, "significance": significance, "last": last}
+    every = (series_of(sessions, nodeid, metric, **how) for nodeid in wanted for metric in metrics)
+    if found := [series for series in every if series is not None]:
         return found
     measured = dict.fromkeys(
         name
@@ -360,37 +340,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(list(arguments))
-    try:
-        if given.last is not None and given.last < 1:
-            raise SuiteError(f"--last must be 1 or more, got {given.last}")
-        if not 0.001 <= given.significance <= 0.5:
-            raise SuiteError(f"--significance must lie from 0.001 to 0.5, got {given.significance}")
-        waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
-        sessions, problems = read_sessions(given.storage)
-        found = every_series(
-            sessions,
-            given.metrics,
-            given.test,
-            waivers=waivers,
-            significance=given.significance,
-            last=given.last,
-        )
-        if given.csv is not None:
-            write_csv(given.csv, CSV_COLUMNS, csv_rows(found))
-        if given.svg is not None:
-            _draw(given.svg, found)
-    except LLMBenchError as error:
-        return refused(error)
+    if given.last is not None and given.last < 1:
+        raise SuiteError(f"--last must be 1 or more, got {given.last}")
+    if not 0.001 <= given.significance <= 0.5:
+        raise SuiteError(f"--significance must lie from 0.001 to 0.5, got {given.significance}")
+    waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
+    sessions, problems = read_sessions(given.storage)
+    how: dict[str, Any] = {"significance": given.significance, "last": given.last}
+    found = every_series(sessions, given.metrics, given.test, waivers=waivers, **how)
+    if given.csv is not None:
+        write_csv(given.csv, CSV_COLUMNS, csv_rows(found))
+    if given.svg is not None:
+        if len(found) > 1:
+            names = "; ".join(f"{series.metric} of {series.nodeid}" for series in found[:10])
+            raise SuiteError(
+                f"--svg draws one metric of one test, not {len(found)}: {names}",
+                remedy="choose with --test TEXT",
+            )
+        write_text(given.svg, drawing(found[0]))
     lines = [line for series in found for line in ("", *table(series, width=width()))]
     print_lines(lines[1:], problems)
     return 0
-
-
-def _draw(path: Path, found: Sequence[Series]) -> None:
-    if len(found) > 1:
-        names = "; ".join(f"{series.metric} of {series.nodeid}" for series in found[:10])
-        raise SuiteError(
-            f"--svg draws one metric of one test, not {len(found)}: {names}",
-            remedy="choose with --test TEXT",
-        )
-    write_text(path, drawing(found[0]))

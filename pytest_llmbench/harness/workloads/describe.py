@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.harness.history.sessions import refused, width
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.history.sessions import width
 from pytest_llmbench.harness.workloads.files import catalogue_workload, read_workload_file
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.numbers import number, percentage, quantity, rough_duration
@@ -296,7 +296,7 @@ def _cumulated(title: str, label: str, what: str, values: Mapping[str, Floats]) 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Returns 0 if the file was described; 2, with every mistake, if it cannot be read."""
+    """Run the command. Raises LLMBenchError, with every mistake, for a file that cannot be read."""
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench trace",
         description="Describe a trace or a workload: lengths, arrivals, sharing, turns and pauses.",
@@ -327,15 +327,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw it")
     given = parser.parse_args(list(arguments))
-    try:
-        shapes = _shapes(given)
-        for shape in shapes:
-            print("\n".join(described(shape, width())))
-        if given.plot is not None:
-            write_text(given.plot, drawn(shapes[0]))
-            print(f"{given.plot}: {shapes[0].title}")
-    except LLMBenchError as error:
-        return refused(error)
+    shapes = _shapes(given)
+    for shape in shapes:
+        print("\n".join(described(shape, width())))
+    if given.plot is not None:
+        write_text(given.plot, drawn(shapes[0]))
+        print(f"{given.plot}: {shapes[0].title}")
     return 0
 
 
