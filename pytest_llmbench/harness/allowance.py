@@ -7,8 +7,9 @@ and concurrency are limits of every single load. No request leaves above a budge
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -91,18 +92,10 @@ class Spent:
     them."""
 
     def __add__(self, more: Spent) -> Spent:
-        return Spent(
-            self.requests + more.requests,
-            self.input_tokens + more.input_tokens,
-            self.output_tokens + more.output_tokens,
-        )
+        return Spent(*map(operator.add, astuple(self), astuple(more)))
 
     def since(self, before: Spent) -> Spent:
-        return Spent(
-            self.requests - before.requests,
-            self.input_tokens - before.input_tokens,
-            self.output_tokens - before.output_tokens,
-        )
+        return Spent(*map(operator.sub, astuple(self), astuple(before)))
 
 
 class Allowance:

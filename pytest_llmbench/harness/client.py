@@ -327,7 +327,23 @@ class ReplyStream:
             begun = f"HTTP {status}, and after {sum(map(len, self._exchange.bodies))} bytes of the answer"
             said = error if status is None else CutOffError.behind(begun, error)
             self._end(End.BROKEN, self._client.explain(said))
-        self._read()
+        steps = self._client.reader.steps(self._exchange)  # read as the load generator would
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                record: RequestRecord = ended.value
+                break
+        text, reasoning = ("".join(getattr(c, name) for c in self._chunks) for name in ("text", "reasoning"))
+        self._reply = Reply(text, reasoning, record)
+        if self._check and not self._reply.ok:
+            failed = RequestFailedError(
+                f"{record.outcome}: {record.error}",
+                where=without_query(self._client.endpoint),
+                remedy="read the reply of this exception, or pass check=False",
+            )
+            failed.reply = self._reply
+            raise failed
 
     async def _received(self) -> AsyncIterator[Chunk]:
         exchange = self._exchange
@@ -362,23 +378,3 @@ class ReplyStream:
 
     def _end(self, end: End, error: str | None = None) -> None:
         self._exchange.finish(end, time.monotonic_ns(), error)
-
-    def _read(self) -> None:
-        """Read the reply as the load generator would."""
-        steps = self._client.reader.steps(self._exchange)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as ended:
-                record: RequestRecord = ended.value
-                break
-        text, reasoning = ("".join(getattr(c, name) for c in self._chunks) for name in ("text", "reasoning"))
-        self._reply = Reply(text, reasoning, record)
-        if self._check and not self._reply.ok:
-            failed = RequestFailedError(
-                f"{record.outcome}: {record.error}",
-                where=without_query(self._client.endpoint),
-                remedy="read the reply of this exception, or pass check=False",
-            )
-            failed.reply = self._reply
-            raise failed

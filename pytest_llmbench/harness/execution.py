@@ -1,22 +1,15 @@
 """Loads are executed and kept: the pump of a procedure, ``records/``, shared runs, ``events.jsonl.gz``.
 
-An executor of a LoadPlan is the load generator against a server, or the embedded engine in virtual time. The
-pump hands it each plan of a procedure and sends the Observation back.
-
 ``records/`` has the records of single requests, and in ``*.loads.json.gz`` what a result is computed from
-beside them: the marker's parameters and the setting, and for each load the procedure asked for its beginning
-and end, the generator's testimony and the engine's readings. ``pytest-llmbench recompute`` drives the
-procedure again with these for answers.
+next to them: the marker's parameters, the setting, and of each load its beginning and end, the generator's
+testimony and the engine's readings. ``pytest-llmbench recompute`` answers the procedure with these.
 
-One measurement, many gates: tests that need the same load on the same SUT share one run. A prompt that comes
-again may be in its server's prefix cache. Parts of tests have prompts of their own
-(``measuring/load_plans.py``), so there is nothing to find where a seed gives new ones. A data set or a list
-has no others than those in it; then the share of repeated ones is told.
+Tests that need the same load on the same SUT share one run. A data set has no other prompts than those in it,
+and its server may have them in its prefix cache; then the share of repeated ones is told.
 
-``events.jsonl.gz`` has one line for each change of state of the session, of its loads and of their requests.
-The lines of a load are made from its observation after its last reply, so nothing of it disturbs a stamp;
-they are in the order of time, and appended to the file, which a killed session keeps. Instants are those of
-the records, nanoseconds of CLOCK_MONOTONIC (in replay: of the virtual clock), so the file equals them.
+``events.jsonl.gz`` has a line for each change of state of the session, its loads and their requests, made
+after the last reply of a load, in the order of time. Instants are those of the records, nanoseconds of
+CLOCK_MONOTONIC (in replay: of the virtual clock).
 """
 
 from __future__ import annotations

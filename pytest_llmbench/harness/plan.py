@@ -24,7 +24,7 @@ import numpy as np
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.harness.allowance import Budgets, raised
+from pytest_llmbench.harness.allowance import raised
 from pytest_llmbench.harness.comparison.replication import Replication, replication
 from pytest_llmbench.harness.execution import SharedRuns, drive
 from pytest_llmbench.harness.setting import (
@@ -443,8 +443,16 @@ def exceeding(
     if sum(count for _, count in requests) * _LONGEST > budgets.tokens:
         tokens = [(nodeid, times * _input_tokens(plan)) for nodeid, times, plan in loads]
     seconds = [(nodeid, times * _seconds(plan)) for nodeid, times, plan in loads]
+    too_wide = []
+    for nodeid, _, parameters in tests:
+        for keyword in _WIDEST:
+            asked, name = getattr(parameters, keyword, None), "rate" if "rate" in keyword else "concurrency"
+            most: float = getattr(budgets, name)
+            if isinstance(asked, int | float) and asked > most:
+                given, allowed = number(asked), raised(name, most, asked)
+                too_wide.append(f"{nodeid}: {keyword}={given} is more than {allowed}, or lower {keyword}")
     return [
-        *_too_wide(tests, budgets),
+        *too_wide,
         *_summed("requests", requests, budgets.requests),
         *_summed("tokens", tokens, budgets.tokens),
         *_summed("seconds", seconds, budgets.seconds),
@@ -510,18 +518,3 @@ def _summed(name: str, amounts: Sequence[tuple[str, float]], budget: float) -> l
     more = f", {len(by_test) - _NAMED} more" if len(by_test) > _NAMED else ""
     allowed = raised(name, budget, total)
     return [f"the tests send at least {round(total):,} {name} ({named}{more}), more than {allowed}"]
-
-
-def _too_wide(tests: Selected, budgets: Budgets) -> list[str]:
-    found = []
-    for nodeid, _, parameters in tests:
-        for keyword in _WIDEST:
-            asked = getattr(parameters, keyword, None)
-            name = "rate" if "rate" in keyword else "concurrency"
-            most = budgets.rate if name == "rate" else budgets.concurrency
-            if isinstance(asked, int | float) and asked > most:
-                allowed = raised(name, most, asked)
-                found.append(
-                    f"{nodeid}: {keyword}={number(asked)} is more than {allowed}, or lower {keyword}"
-                )
-    return found

@@ -133,19 +133,25 @@ class SessionRecord:
         """Write the report, and what ``environment`` asks for. If a file of the report cannot be written, the
         journal stays."""
         self._note(journal.finished(exit_status))
-        self._put_earlier_aside()
-        written = Written()
-        if self.entries and (self._settings.report is not None or github_wants_to_know(environment)):
+        written, directory = Written(), self._settings.report
+        if directory is not None and self.entries:  # a session that measures nothing changes nothing
+            try:
+                place = put_aside(directory, unchanged(self._found))
+            except StoreError as error:
+                self.said.append(f"llmbench: {' '.join(str(error).split())}")
+            else:
+                told = f"llmbench: the files of an earlier session are now in {place}"
+                self.said += [] if place is None else [told]
+        if self.entries and (directory is not None or github_wants_to_know(environment)):
             try:
                 document = document_of(build_report(self._head, self.entries, self.incomplete))
-                directory = self._settings.report
                 if directory is not None:
                     written = write_reports(directory, document)
                 page = None if directory is None else str(directory / "report.html")
                 tell_github(document, environment, written, path=page)
             except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts
                 lost = f"the report cannot be made: {type(error).__name__}: {shown(error)}"
-                (written.warnings if self._settings.report is None else written.problems).append(lost)
+                (written.warnings if directory is None else written.problems).append(lost)
         if self._journal is not None and written.problems:
             if self._journal.problem is not None:
                 written.problems.append(f"the journal is not whole either: {self._journal.problem}")
@@ -159,20 +165,6 @@ class SessionRecord:
         """Release the report directory. Safe to call twice."""
         if self._journal is not None:
             self._journal.close(keep=keep)
-
-    def _put_earlier_aside(self) -> None:
-        """Move the files of an earlier session away. Called only when there is a report to take their place:
-        a session that measures nothing changes nothing."""
-        directory = self._settings.report
-        if directory is None or not self.entries:
-            return
-        try:
-            place = put_aside(directory, unchanged(self._found))
-        except StoreError as error:
-            self.said.append(f"llmbench: {' '.join(str(error).split())}")
-            return
-        if place is not None:
-            self.said.append(f"llmbench: the files of an earlier session are now in {place}")
 
     def _note(self, event: journal.Event) -> None:
         self._course.apply(event)

@@ -1,15 +1,12 @@
 """Arms: one test on one SUT or on several in one session, in turns, each with records of its own.
 
-A test that repeats a load of the author's choice has one procedure per arm whose runs take turns. Of the
-others whole procedures take turns, as often as there are to be runs, each from a seed of its own that is the
-same for all arms; the first of them is the one that is reported. A test that searches is among these: two
-searches on one system may end a step apart, and runs at the loads they found would take that for a change. A
-test that nobody compares has one arm and one run.
+A test that repeats a load of the author's choice has one procedure per arm whose runs take turns
+(:func:`drive_together`). Of the others whole procedures do (:func:`drive_whole`), each from a seed of its own
+that is the same for all arms, and the first is reported: two searches on one system may end a step apart, and
+runs at the loads they found would take that for a change.
 
-Whatever drifts (a neighbour, a clock, a cache) meets all arms. They take turns in pairs (rounds, where there
-are more than two) whose order is drawn: every second one reverses the one before it, so that a steady drift
-cancels out of two of them. Either the loads inside one procedure take turns (:func:`drive_together`), or
-whole procedures do (:func:`drive_whole`). A single arm has every turn.
+Turns are pairs (rounds, where there are more than two arms) whose order is drawn: every second one reverses
+the one before it, so that a steady drift cancels out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """``--llm-save`` and ``--llm-compare``: the statistics of runs are saved, and later runs are compared with
 them.
 
-A baseline never moves by itself: saving makes a new file, and what is compared with is named each time: one
-session, or all that were saved under its name. Every session is kept, and each of its results says whether it
-counts (``Standing``): what failed, was waived or fell behind is never compared with. From three stored
-sessions on the session is the unit of replication, since runs of one session know nothing of other days.
-Below that runs are compared, and days are taken to be alike, which is said.
+Saving makes a new file, and each of its results says whether it counts (``Standing``): what failed, was
+waived or fell behind is never compared with. From three stored sessions on the session is the unit of
+replication, since runs of one session know nothing of other days. Below that runs are compared, and days are
+taken to be alike, which is said.
 """
 
 from __future__ import annotations

@@ -89,14 +89,6 @@ def shaped(parameters: TestParameters, settings: Settings, seconds: float) -> Te
     return replace(parameters, requests=within) if looked_at.contradictions() else looked_at
 
 
-def _assumed(metric: str, requests: int | None) -> float:
-    """The spread that is assumed between runs: of a tail, 1 / 2√k at least, k the requests beyond it."""
-    q = PERCENTILES.get(metric.rpartition(".")[2])
-    if requests is None or q is None or q < _TAIL:
-        return _USUAL_NOISE
-    return max(_USUAL_NOISE, 0.5 / math.sqrt(max(1.0, requests * (1 - q / 100))))
-
-
 class Detectable(NamedTuple):
     """The worsening that a test is expected to find in 90 of 100 sessions."""
 
@@ -116,9 +108,14 @@ def detectable(
     power 0.9. ``requests``: how many a run has of which its percentiles are a sample."""
     found = []
     for limit in limits:
-        saved = spreads.get(limit.metric)
-        noise = _assumed(limit.metric, requests) if saved is None else max(saved.deviation, _LEAST_NOISE)
-        freedom = math.inf if saved is None else saved.count - 1.0
+        saved, q = spreads.get(limit.metric), PERCENTILES.get(limit.metric.rpartition(".")[2])
+        if saved is not None:
+            noise, freedom = max(saved.deviation, _LEAST_NOISE), saved.count - 1.0
+        else:
+            noise, freedom = _USUAL_NOISE, math.inf
+            if requests is not None and q is not None and q >= _TAIL:
+                beyond_it = max(1.0, requests * (1 - q / 100))
+                noise = max(noise, 0.5 / math.sqrt(beyond_it))
         error = noise * math.sqrt(2.0 / rounds)
         ratio = LogRatio(0.0, error, rounds - 1.0, 1 - ALPHA, "", noise_freedom=min(freedom, 1e6))
         beyond = ratio.found_with(0.9)

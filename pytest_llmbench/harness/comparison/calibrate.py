@@ -80,7 +80,15 @@ class Calibrations:
         if kept:
             notes = [self._saved(request.nodeid, identity, runs, noise)]
         if kept and request.parameters.limits_file is not None:
-            notes.append(self._proposed(request, told))
+            path, test = Path(str(request.parameters.limits_file)), request.nodeid.partition("::")[2]
+            place = self.settings.place.partition(",")[0].strip()
+            try:
+                written, left = write_limits(path, test, {own.metric: own.proposed for own in told}, place)
+            except (SuiteError, StoreError) as error:
+                notes.append(Note.of("limits_not_written", path=str(path), error=str(error)))
+            else:
+                names = {"metrics": tuple(written), "left": tuple(left)}
+                notes.append(Note.of("limits_written", path=str(path), **names))
         if result.objectives:
             notes.append(Note.of("limits_not_judged"))
             if not request.parameters.is_job:
@@ -115,15 +123,6 @@ class Calibrations:
         except StoreError as error:
             return Note.of("calibration_not_saved", runs=runs, error=str(error))
         return Note.of("calibration_saved", runs=runs, path=str(path))
-
-    def _proposed(self, request: MeasurementRequest, noise: Sequence[Noise]) -> Note:
-        path, test = Path(str(request.parameters.limits_file)), request.nodeid.partition("::")[2]
-        place = self.settings.place.partition(",")[0].strip()
-        try:
-            written, left = write_limits(path, test, {own.metric: own.proposed for own in noise}, place)
-        except (SuiteError, StoreError) as error:
-            return Note.of("limits_not_written", path=str(path), error=str(error))
-        return Note.of("limits_written", path=str(path), metrics=tuple(written), left=tuple(left))
 
     def spreads(self, identity: Mapping[str, Any]) -> dict[str, SavedSpread]:
         """What the calibration of this load says of the spread between its runs; empty without one."""

@@ -188,11 +188,16 @@ def _with_comparison(
     found = against_first(systems, wanted.metrics or (), wanted.margin)
     facts = {name: runs.result.facts for name, runs in measured.items()}
     equal = evidence(facts, {name: _schedule(runs.result) for name, runs in measured.items()})
+    per = []
+    if all(system.accelerators is not None for system in systems):
+        per.append("output tokens per second over the number of accelerators (tokens per GPU-second)")
+    if all(system.dollars_per_hour is not None for system in systems):
+        per.append("output tokens per second over dollars per hour, at the declared prices")
     values = {
         **equal,
         **_claims(systems, wanted, {each.metric for each in found}),
         ComparisonFact.TESTS: significance(found, systems),
-        ComparisonFact.NORMALISATION: wanted.normalisation or _normalisation(systems),
+        ComparisonFact.NORMALISATION: wanted.normalisation or "; ".join(per) or None,
         ComparisonFact.CHECKLIST: _checklist(wanted, facts, hardware_is_equal(equal)),
     }
     shares = [cached_share(runs) for runs in measured.values()]
@@ -271,15 +276,6 @@ def _claims(systems: Sequence[System], wanted: Wanted, metrics: set[str]) -> dic
 
 def _mean(values: tuple[float, ...] | None) -> float | None:
     return float(np.exp(np.log(values).mean())) if values and min(values) > 0 else None
-
-
-def _normalisation(systems: Sequence[System]) -> str | None:
-    said = []
-    if all(system.accelerators is not None for system in systems):
-        said.append("output tokens per second over the number of accelerators (tokens per GPU-second)")
-    if all(system.dollars_per_hour is not None for system in systems):
-        said.append("output tokens per second over dollars per hour, at the declared prices")
-    return "; ".join(said) or None
 
 
 def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) -> dict[str, str]:

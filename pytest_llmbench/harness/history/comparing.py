@@ -219,27 +219,6 @@ def compared_sessions(
     return [compared(own, other) for own in first.baseline.tests for other in others]
 
 
-def only_there(first: Session, others: Sequence[Session]) -> list[str]:
-    """Lines that name the tests of other sessions that the first does not have."""
-    known = {test.nodeid for test in first.baseline.tests}
-    return [
-        f"{other.name}: {first.name} has no results of this test ({test.nodeid})"
-        for other in others
-        for test in other.baseline.tests
-        if test.nodeid not in known
-    ]
-
-
-def unused_limits(found: Sequence[TestComparison], limits: Sequence[RegressionLimit]) -> list[str]:
-    """Lines that name the limits whose metric was compared in no test."""
-    gated = {each.metric for test in found for each in test.comparisons if each.gated}
-    return [
-        f"{limit.origin}: {limit.metric} was compared in no test"
-        for limit in limits
-        if limit.metric not in gated
-    ]
-
-
 def of_metrics(found: Sequence[TestComparison], patterns: Sequence[str]) -> list[TestComparison]:
     """The comparisons reduced to metrics that match a pattern such as ``ttft.*``; metrics with a limit
     stay.
@@ -308,8 +287,16 @@ def main(arguments: Sequence[str]) -> int:
         write_csv(given.csv, CSV_COLUMNS, csv_rows(_entries(found), told))
     lines = heading(first, others, limited=bool(limits))
     lines += grouped(_entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width())
-    print_lines([*lines, *_told(found, only_there(first, others), width()), *problems])
-    idle = unused_limits(found, limits)
+    only_there = [
+        f"{other.name}: {first.name} has no results of this test ({test.nodeid})"
+        for other in others
+        for test in other.baseline.tests
+        if first.test(test.nodeid) is None
+    ]
+    print_lines([*lines, *_told(found, only_there, width()), *problems])
+    gated = {each.metric for test in found for each in test.comparisons if each.gated}
+    idle = [f"{limit.origin}: {limit.metric} was compared in no test"
+            for limit in limits if limit.metric not in gated]  # fmt: skip
     print_lines(idle)
     return NOT_GOOD if idle or (limits and not all(test.good for test in found)) else GOOD
 

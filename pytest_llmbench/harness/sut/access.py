@@ -174,26 +174,24 @@ class SUTAccess:
     def sampled(self, executor: Stoppable, *, here: bool, pid: int | None) -> Stoppable:
         """The executor, with the telemetry of the machine where it is asked for. ``here``: whether the SUT
         runs on this host."""
-        wanted = self._machine(here, pid)
-        make = None if wanted is None else named("machine", "sampled")
-        return executor if make is None else make(executor, wanted)
-
-    def _machine(self, here: bool, pid: int | None) -> SampledMachine | None:
-        """What is sampled of the machine; None: nobody asks for it."""
         table = None if self.file is None else self.file.tables.telemetry
-        if self.file is None or table is None:
-            return SampledMachine(self.machine_pages) if self.machine_pages else None
-        urls = [table.url] if isinstance(table.url, str) else table.url or []
-        prices = self.file.tables.prices
-        return SampledMachine(
-            (*self.machine_pages, *urls),
-            tuple(table.command or ()),
-            here if table.this_host is None else table.this_host,
-            pid,
-            table.interval_s,
-            prices.per_hour,
-            prices.currency,
-        )
+        wanted = SampledMachine(self.machine_pages)
+        if self.file is not None and table is not None:
+            urls = [table.url] if isinstance(table.url, str) else table.url or []
+            prices = self.file.tables.prices
+            wanted = SampledMachine(
+                (*self.machine_pages, *urls),
+                tuple(table.command or ()),
+                here if table.this_host is None else table.this_host,
+                pid,
+                table.interval_s,
+                prices.per_hour,
+                prices.currency,
+            )
+        elif not self.machine_pages:
+            return executor
+        make = named("machine", "sampled")
+        return executor if make is None else make(executor, wanted)
 
     @property
     def model(self) -> str | None:
