@@ -140,7 +140,7 @@ RAN = r"profiled under \d+ further requests like those of measure, .*: no figure
         ("true", "true", [RAN + r"; no file matches \*.trace \(profile.files\)"], []),
         ("no-such-program", "true", ["not profiled: profile.start_command: no-such-program cannot .*"], []),
         ("ls no-such-file", "true", ["not profiled: .* ended with status [12]: ls: .*no-such-file.*"], []),
-        ("sleep 60", "true", ["not profiled: profile.start_command: sleep had not ended within 0.4 s"], []),
+        ("sleep 60", "true", ["not profiled: profile.start_command: sleep had not ended within 0.40 s"], []),
         ("true", "false", [RAN + ".*", "the profiler may still be on: .* ended with status 1"], []),
     ],
 )
