@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +19,7 @@ from pytest_llmbench.__main__ import main
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.harness.history.comparing import compared_sessions
 from pytest_llmbench.harness.history.sessions import read_sessions
-from pytest_llmbench.harness.history.trend import series_of
+from pytest_llmbench.harness.history.trend import Series, series_of
 from pytest_llmbench.store.baselines import Standing
 from pytest_llmbench.store.files import machine_id
 
@@ -274,37 +275,40 @@ def test_another_thing_is_no_part_of_a_history(tmp_path: Path, capsys: pytest.Ca
     assert "3 sessions, 0001_other to 0004_other: seed was 7, now it is 42" in text
 
 
-def test_sessions_without_a_value_stay_and_are_no_zero(tmp_path: Path) -> None:
-    saved(tmp_path, "broken", measured({"ttft.p99": [400.0, None, 400.0]}), day=1)
-    saved(tmp_path, "idle", measured({"ttft.p99": [0.0, 2.0, 4.0]}), day=2)
-    series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
+def followed(folder: Path, *values: list[Any]) -> Series:
+    """The series of sessions with these values, a day each."""
+    for day, own in enumerate(values, start=1):
+        saved(folder, f"n{day}", measured({"ttft.p99": own}), day=day)
+    series = series_of(read_sessions(folder)[0], TTFT, "ttft.p99")
     assert series is not None
-    assert [point.estimate.point for point in series.points] == [None, 2.0]
-    assert series.points[1].estimate.lower is None
+    return series
 
 
-def test_the_interval_of_a_session_takes_three_runs(tmp_path: Path) -> None:
-    saved(tmp_path, "two", measured({"ttft.p99": [400.0, 401.0]}), day=1)
-    saved(tmp_path, "three", measured({"ttft.p99": around(400)}), day=2)
-    series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
-    assert series is not None
-    assert [point.estimate.closed for point in series.points] == [False, True]
+@pytest.mark.parametrize(
+    ("values", "point", "closed"),
+    [
+        ([400.0, None, 400.0], None, False),  # which is no zero
+        ([0.0, 2.0, 4.0], 2.0, False),
+        ([400.0, 400.0], 400.0, False),
+        ([400.0, 400.0, 400.0], 400.0, True),
+    ],
+)
+def test_a_session_has_the_mean_and_the_interval_of_three_runs(
+    tmp_path: Path, values: list[float | None], point: float | None, closed: bool
+) -> None:
+    (own,) = followed(tmp_path, values).points
+    assert own.estimate.point == (None if point is None else pytest.approx(point))
+    assert own.estimate.closed is closed
 
 
 def test_enormous_values_have_open_intervals(tmp_path: Path) -> None:
-    saved(tmp_path, "odd", measured({"ttft.p99": [1e-300, 1e300, 1e308]}))
-    series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
-    assert series is not None
-    assert series.points[0].estimate.upper is None
+    assert followed(tmp_path, [1e-300, 1e300, 1e308]).points[0].estimate.upper is None
 
 
 def test_a_value_that_is_missing_moves_no_change_point(tmp_path: Path) -> None:
     levels = [*drifting(400, 8, 1), *drifting(480, 8, 2)]
-    for day, level in enumerate(levels, start=1):
-        values = [None, level] if day == 3 else around(level)
-        saved(tmp_path, f"n{day}", measured({"ttft.p99": values}), day=day)
-    series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
-    assert series is not None
+    days = enumerate(levels, start=1)
+    series = followed(tmp_path, *([None, level] if day == 3 else around(level) for day, level in days))
     (change,) = series.changes
     assert series.points[change.at].session.name == "0009_n9"
     assert change.comparison is not None

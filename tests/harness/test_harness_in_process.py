@@ -160,12 +160,9 @@ def test_what_the_sut_file_declares_of_replies_holds_here_too(
 
 def test_an_async_generator_is_measured(module: Callable[[str], str], opening: Opening) -> None:
     name = module(ENGINE)
-    opened = opening(f"python:{name}:generate")
-    assert (opened.opened.model, opened.api, opened.endpoint) == (
-        "generate",
-        "python",
-        f"python:{name}:generate",
-    )
+    endpoint = f"python:{name}:generate"
+    opened = opening(endpoint)
+    assert (opened.opened.model, opened.api, opened.endpoint) == ("generate", "python", endpoint)
     assert opened.server == opened.endpoint
     records = loaded(opened).records
     assert records.ok.all()
@@ -343,17 +340,14 @@ def test_methods_and_instances_are_callables(module: Callable[[str], str], openi
     assert loaded(opening(f"python:{name}:engine")).records.ok.all()
 
 
-def test_an_application_is_measured_without_a_socket(module: Callable[[str], str]) -> None:
+def test_an_application_is_measured_without_a_socket(module: Callable[[str], str], opening: Opening) -> None:
     name = module(APP.replace("LATE", "pass"))
-    endpoint = f"python:{name}:app"
-    opened = open_sut(SUT(endpoint), Settings(endpoint=endpoint), on_progress=lambda _: None)
-    try:
-        assert (opened.opened.model, opened.api) == ("tiny", "openai-chat")
-        assert opened.facts.value("endpoint.url") == endpoint
-        assert opened.facts.value("streaming.protocol") == "in_process"
-        seen = loaded(opened)
-    finally:
-        opened.close()
+    opened = opening(f"python:{name}:app")
+    assert (opened.opened.model, opened.api) == ("tiny", "openai-chat")
+    assert opened.facts.value("endpoint.url") == f"python:{name}:app"
+    assert opened.facts.value("streaming.protocol") == "in_process"
+    seen = loaded(opened)
+    opened.close()
     assert seen.records.ok.all()
     assert seen.selfcheck.transport == "in process: ASGI"
     assert (seen.records.chunk_offsets[1:] - seen.records.chunk_offsets[:-1] == 5).all()

@@ -156,49 +156,34 @@ class Host:
         return highest(self, start, Bounds(holds, **given), clock=lambda: self.now)
 
 
-def test_the_highest_load_is_found_by_doubling_and_bisection() -> None:
-    host = Host(limit=700)
-    found = host.search()
-    assert host.asked == [100, 200, 400, 800, 800, 566, 673, 734, 734]
-    assert found.highest == 673
-    assert found.ended == "734 req/s did not hold: late"
+SEARCHES: dict[str, tuple[float, dict[str, Any], list[int], float | None, str]] = {
+    "doubles, then bisects": (
+        700, {}, [100, 200, 400, 800, 800, 566, 673, 734, 734], 673, "734 req/s did not hold: late"
+    ),
+    "towards what holds, below its start": (
+        50, {"bisections": 2}, [100, 100, 45, 67, 67], 45, "67 req/s did not hold: late"
+    ),
+    "nothing holds": (1, {"holds": None, "bisections": 0}, [100, 100], None, "100 req/s did not hold: late"),
+    "its time is up": (
+        1e9, {"seconds": 3.0}, [100, 200, 400], 400, "no limit was found in the 3 s of the search"
+    ),
+    "no time to repeat": (150, {"seconds": 2.0}, [100, 200], 100, "200 req/s did not hold: late"),
+    "below the limit": (1e9, {"limit": 300.0}, [100, 200, 300], 300, "300 is the highest load tested here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SEARCHES)
+def test_a_search_finds_the_highest_load_that_holds(what: str) -> None:
+    limit, bounds, asked, most, ended = SEARCHES[what]
+    host = Host(limit)
+    found = host.search(**bounds)
+    assert (host.asked, found.highest, found.ended) == (asked, most, ended)
 
 
 def test_a_disturbed_level_is_repeated_and_forgotten() -> None:
     host = Host(limit=700, flaky=(200,))
     assert host.search(bisections=0).highest == 400
     assert host.asked == [100, 200, 200, 400, 800, 800]
-
-
-def test_a_start_that_does_not_hold_is_bisected_towards_what_does() -> None:
-    host = Host(limit=50)
-    found = host.search(bisections=2)
-    assert host.asked == [100, 100, 45, 67, 67]
-    assert found.highest == 45
-
-
-def test_where_nothing_holds_there_is_no_highest() -> None:
-    assert Host(limit=1).search(holds=None).highest is None
-
-
-def test_a_search_ends_when_its_time_is_up() -> None:
-    found = Host(limit=1e9).search(seconds=3.0)
-    assert found.highest == 400
-    assert found.ended == "no limit was found in the 3 s of the search"
-
-
-def test_a_failing_level_that_there_is_no_time_to_repeat_does_not_hold() -> None:
-    host = Host(limit=150)
-    found = host.search(seconds=2.0)
-    assert host.asked == [100, 200]
-    assert found.highest == 100
-    assert found.ended == "200 req/s did not hold: late"
-
-
-def test_a_search_stays_below_the_limit() -> None:
-    found = Host(limit=1e9).search(limit=300.0)
-    assert found.highest == 300
-    assert found.ended == "300 is the highest load tested here"
 
 
 # Stored, found, cited

@@ -68,14 +68,9 @@ class _Arm(Generic[R]):
     result: R | None = None
 
     @property
-    def is_warm(self) -> bool:
-        """Whether the next load is one of its runs."""
-        return self.plan is not None and self.plan.phase is Phase.MEASURE
-
-    @property
     def is_late(self) -> bool:
         """Whether the others wait for it: it is still warming up, or its last run was void."""
-        return not self.is_warm or (self.plan is not None and self.plan.attempt > 1)
+        return self.plan is None or self.plan.phase is not Phase.MEASURE or self.plan.attempt > 1
 
     def begin(self) -> None:
         self._advance(lambda: next(self.procedure))
