@@ -282,22 +282,10 @@ class Judge:
         compliance = None if beyond else audit(evidence)
         return result.judged(judged_validity, compliance, judged_gate)
 
-    def kept(
-        self,
-        nodeid: str,
-        judged: TestResult,
-        parameters: TestParameters,
-        *,
-        records_file: str | None,
-        duration_s: float,
-        peers: tuple[TestResult, ...],
-        more: Mapping[str, Any],
-    ) -> MeasuredTest:
-        """Keep a judged result, in view of which later ones are judged, and make it ready for its pytest
-        outcome."""
-        fails = self._settings.inconclusive == "fail"
-        measured = MeasuredTest(nodeid, judged, parameters, fails, records_file, duration_s, peers, more)
-        self._kept.append(replace(measured, result=_light(judged), peers=tuple(map(_light, peers))))
+    def keep(self, measured: MeasuredTest) -> MeasuredTest:
+        """Keep a judged result, in view of which later ones are judged."""
+        peers = tuple(map(_light, measured.peers))
+        self._kept.append(replace(measured, result=_light(measured.result), peers=peers))
         return measured
 
     def forget(self, nodeid: str) -> None:

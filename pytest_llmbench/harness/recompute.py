@@ -24,7 +24,7 @@ from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.comparison.arms import in_turns, whole_procedure
 from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
 from pytest_llmbench.harness.execution import StoredRecords, amount, read_loads
-from pytest_llmbench.harness.judging import Judge
+from pytest_llmbench.harness.judging import Judge, MeasuredTest
 from pytest_llmbench.harness.report_files import RENDERED, text_of
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.workloads.files import EXPORT_SEQUENCE, EXPORTED_BEFORE
@@ -154,14 +154,16 @@ def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, 
         if isinstance(each, Recomputed) or not each.judged_alike:
             continue
         result = _as_told(entry, each.result, Budget(each.parameters.max_error_share))
-        measured = judge.kept(
-            entry.nodeid,
-            judge.judged(result, each.parameters),
-            each.parameters,
-            records_file=entry.records_file,
-            duration_s=float(index),  # tells the attempts of one test apart
-            peers=(),
-            more={"profile_files": entry.profile_files},
+        measured = judge.keep(
+            MeasuredTest(
+                entry.nodeid,
+                judge.judged(result, each.parameters),
+                each.parameters,
+                inconclusive_fails=True,
+                records_file=entry.records_file,
+                duration_s=float(index),  # tells the attempts of one test apart
+                more={"profile_files": entry.profile_files},
+            )
         )
         made[index] = measured.entry(entry.outcome, entry.error)
     for again in judge.reaudit():

@@ -210,12 +210,12 @@ class BenchSession:
                 )
             )
         )
-        told = self._announced(request, (*limits, *self.baselines.limits))
+        every = (*limits, *self.baselines.limits)
+        told = self._announced(request, every)
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
         begin_loads()
         with self._alone(virtual=planned.virtual):
-            every = (*limits, *self.baselines.limits)
             measured = measure_arms(request, planned.arms, self._sender(request), every)
         result, peers = self._planner.compared(request, planned, measured, wanted)
         result = self._told(result, opened, definition, nodeid)
@@ -223,15 +223,12 @@ class BenchSession:
         result = self._planner.flagged(request, result)
         judged = self._judge.judged(self._exported(result), request.parameters, peers)
         files = files_of(planned.arms[0].path, self.settings.report)
-        return self._judge.kept(
-            nodeid,
-            judged,
-            request.parameters,
-            records_file=files.get("records_file"),
-            duration_s=time.monotonic() - began,
-            peers=peers,
-            more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
-        )
+        from pytest_llmbench.harness.judging import MeasuredTest  # as late as what judges
+
+        more = {**request.more(judged, files), "spent": self._spent_since(before, opened)}
+        fails, took_s = self.settings.inconclusive == "fail", time.monotonic() - began
+        kept, records = request.parameters, files.get("records_file")
+        return self._judge.keep(MeasuredTest(nodeid, judged, kept, fails, records, took_s, peers, more))
 
     def profile(self, measured: MeasuredTest, sut: SUT | str, set_up: SetUp | None = None) -> MeasuredTest:
         """The test with a note on what became of profiling its system. KeyboardInterrupt ends it early."""

@@ -3,12 +3,12 @@ systems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, without_shared_cache
@@ -31,10 +31,8 @@ if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask fo
     from pytest_llmbench.harness.comparison.systems import Listed, Wanted
 
 
-class Opens(Protocol):
-    """Opens a SUT once; ``role`` keeps those apart that have the same endpoint."""
-
-    def __call__(self, sut: SUT, who: str, role: str = "", settings: Settings | None = None) -> OpenSUT: ...
+Opens = Callable[[SUT, str, str, Settings | None], OpenSUT]
+"""Opens a SUT once for a test; the role, the third, keeps those apart that have the same endpoint."""
 
 
 class PlannedArms(NamedTuple):
@@ -87,7 +85,7 @@ class ComparisonPlanner:
             for system in self.systems[1:]:
                 settings = self.settings.model_copy(update={"sut": system.file})
                 sut = SUT(system.endpoint, model=self.settings.model, api=self.settings.api)
-                other = self.opens(sut, request.nodeid, role=system.name, settings=settings)
+                other = self.opens(sut, request.nodeid, system.name, settings)
                 setting = self._setting(request, other, warmup)
                 arms.append(Arm(system.name, other, setting, path=self._path(request.nodeid, system.name)))
         elif self.settings.baseline_endpoint is not None:
@@ -126,7 +124,7 @@ class ComparisonPlanner:
             facts = own.setting.facts | own.opened.executor.endpoint(name, "--llm-baseline-endpoint").facts
             return Arm(BASELINE, own.opened, replace(own.setting, facts=facts), name, path)
         sut = SUT(wanted, model=self.settings.model, api=self.settings.api)
-        opened = self.opens(sut, request.nodeid, role=BASELINE)
+        opened = self.opens(sut, request.nodeid, BASELINE, None)
         return Arm(BASELINE, opened, self._setting(request, opened, warmup), path=path)
 
     def _setting(self, request: MeasurementRequest, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
