@@ -98,37 +98,35 @@ def test_arms_of_one_list_on_one_server_have_its_lengths_and_their_own_words(
         assert not set(beginnings[0]) & set(beginnings[1])
 
 
-def test_a_variant_with_a_server_of_its_own_is_another_server() -> None:
-    arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://a:1/v1", "elsewhere")]
-    assert without_shared_cache(arms, TTFT, OPEN) == (arms, ())
+@pytest.mark.parametrize(
+    ("test", "url", "variant", "virtual"),
+    [
+        (TTFT, "http://a:1/v1", "elsewhere", False),  # a variant with a server of its own
+        (TTFT, "replay", "", True),  # each has an engine of its own
+        (PREFIX_CACHE, "http://a:1/v1", "", False),  # which is the test of the cache
+    ],
+)
+def test_arms_that_share_no_cache_keep_their_prompts(
+    test: Any, url: str, variant: str, virtual: bool
+) -> None:
+    arms = [arm("candidate", url, virtual=virtual), arm("baseline", url, variant, virtual=virtual)]
+    parameters = OPEN if test is TTFT else test.parameters()
+    assert without_shared_cache(arms, test, parameters) == (arms, ())
 
 
-def test_replays_have_engines_of_their_own() -> None:
-    arms = [arm(name, "replay", virtual=True) for name in ("candidate", "baseline")]
-    assert without_shared_cache(arms, TTFT, OPEN) == (arms, ())
-
-
-def test_the_test_of_the_cache_keeps_its_prompts() -> None:
-    arms = [arm(name, "http://a:1/v1") for name in ("candidate", "baseline")]
-    assert without_shared_cache(arms, PREFIX_CACHE, PREFIX_CACHE.parameters()) == (arms, ())
-
-
-def test_a_workload_that_shares_prefixes_is_left_alone_with_a_word() -> None:
-    shared = SharedPrefix("shared", PLAIN, Fixed(64), 0.5)
-    arms = [arm(name, "http://a:1/v1", of=shared) for name in ("candidate", "baseline")]
-    kept, said = without_shared_cache(arms, TTFT, OPEN)
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (SharedPrefix("shared", PLAIN, Fixed(64), 0.5), "shares prefixes"),
+        # Salted turns would not begin with those before them, and be turns no more.
+        (SessionWorkload("talk", Fixed(3), Fixed(20), Fixed(5)), "is of sessions"),
+    ],
+)
+def test_a_workload_that_cannot_be_salted_is_left_alone_with_a_word(of: Workload, why: str) -> None:
+    arms = [arm(name, "http://a:1/v1", of=of) for name in ("candidate", "baseline")]
+    kept, (note,) = without_shared_cache(arms, TTFT, OPEN)
     assert kept == arms
-    assert [note.id for note in said] == ["arms_not_apart"]
-
-
-def test_sessions_are_left_alone_with_a_word() -> None:
-    """Salted turns would not begin with those before them, and be turns no more."""
-    talk = SessionWorkload("talk", Fixed(3), Fixed(20), Fixed(5))
-    arms = [arm(name, "http://a:1/v1", of=talk) for name in ("candidate", "baseline")]
-    kept, said = without_shared_cache(arms, TTFT, OPEN)
-    assert kept == arms
-    (note,) = said
-    assert "could not be salted, since the workload is of sessions" in str(note)
+    assert f"could not be salted, since the workload {why}" in str(note)
 
 
 def test_plans_go_to_the_variant_and_a_test_of_variants_is_refused() -> None:
