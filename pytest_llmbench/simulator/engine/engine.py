@@ -166,7 +166,8 @@ class Engine:
             )
             sequence.think_tokens, sequence.think_reason = thoughts, reason
             sequence.output_tokens = thoughts + answer
-        cut = self.guardrails.cut(sequence.output_tokens) if sequence.generates else None
+        filtered = self.guardrails.holds and sequence.generates
+        cut = self.guardrails.cut(sequence.output_tokens) if filtered else None
         if cut is not None:
             sequence.output_tokens, sequence.withheld_tokens = cut
             sequence.finish_reason = "content_filter"
@@ -175,7 +176,8 @@ class Engine:
         sequence.thinking = still_thinks(sequence)
         sequence.ticket = self._submitted
         self._submitted += 1
-        self._drafts.draw(sequence)
+        if self._speculates:
+            self._drafts.draw(sequence)
         self._memory.identify(sequence)
 
     def abort(self, sequence: EngineSequence) -> bool:

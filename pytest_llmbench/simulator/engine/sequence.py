@@ -109,7 +109,7 @@ class DraftLaw:
 
         The first step has no draft, and no draft reaches beyond the last thought.
         """
-        if not self._guessed or not sequence.generates:
+        if not sequence.generates:
             return
         draw = random.Random(self._seed * _PER_SEQUENCE + sequence.ticket)
         made, accepted = [1], [_NO_DRAFT]

@@ -299,24 +299,23 @@ class ReplayRun:
                 away = self.calls is not None and model in self.calls.absent
                 if away or model not in config.adapter_names:
                     raise RefusalError(404, f"the model {model!r} does not exist", "model")
-            asked = _as_asked(
-                planned.max_tokens if self._generates else 1,
-                self._ignore_eos,
-                self._generates,
-                planned.model or "",
-            )
+            most = planned.max_tokens if self._generates else 1
+            asked = _as_asked(most, self._ignore_eos, self._generates, model or "")
             if planned.media:
                 flight.media_tokens = tokens_of(planned.media)
             prompt_tokens = planned.input_tokens + flight.media_tokens
-            read = planned.expected is not None and planned.expected.scorer == FINGERPRINT
-            prompt = planned.text if planned.token_ids is None else planned.token_ids
+            expected = planned.expected
+            read = expected is not None and expected.scorer == FINGERPRINT
+            prompt: str | Sequence[int] | None = None
+            if read or not self._faults.honest:
+                prompt = (planned.text if planned.token_ids is None else planned.token_ids) or ""
             admitted = self._faults.admit(
                 asked,
                 prompt_tokens,
                 config,
-                1 + self._running(),
-                prompt=prompt or "" if read or not self._faults.honest else None,
-                question=None if planned.expected is None or read else planned.expected.answer,
+                self._running,
+                prompt=prompt,
+                question=None if expected is None or read else expected.answer,
                 structured=planned.structured,
             )
         except RefusalError as refusal:
@@ -332,12 +331,12 @@ class ReplayRun:
         if admitted.conduct is not None and admitted.conduct.from_memory:
             self._recall(flight, admitted.conduct)
             return
-        screening = self._guardrails.screen(prompt_tokens)
-        delay_ns = screening.delay_ns
-        if flight.media_tokens:
-            delay_ns += encoder_ns(flight.media_tokens, config)
+        delay_ns, refused = encoder_ns(flight.media_tokens, config) if flight.media_tokens else 0, False
+        if self._guardrails.screens:
+            screening = self._guardrails.screen(prompt_tokens)
+            delay_ns, refused = delay_ns + screening.delay_ns, screening.refused
         joins_ns = flight.accepted_ns = flight.received_ns + delay_ns
-        if screening.refused:
+        if refused:
             self._refuse(flight, input_refused(), joins_ns)
         elif delay_ns == 0:
             self._queue(flight)

@@ -151,7 +151,7 @@ class Generation:
             request,
             prompt_tokens,
             self._config,
-            1 + driver.running + driver.waiting,
+            lambda: driver.running + driver.waiting,
             prompt=(texts[-1] if request.token_ids is None and texts else request.token_ids) or "",
             question=sum_in(texts) if request.structured is None else None,
             structured=request.structured,
