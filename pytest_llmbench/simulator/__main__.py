@@ -137,7 +137,14 @@ def _port(text: str) -> int:
 def _describe_presets() -> str:
     blocks = ["presets:"]
     for config in PRESETS.values():
-        text = f"{config.name}: {_figures(config)} {config.provenance}"
+        text = (
+            f"{config.name}: a step takes {shown(config.step_base_us)} µs, plus "
+            f"{shown(config.prefill_us_per_token)} µs per prompt token, "
+            f"{shown(config.decode_us_per_sequence)} µs per decoding sequence and "
+            f"{shown(config.kv_us_per_token)} µs per cached token; {config.max_num_seqs} sequences and "
+            f"{config.max_num_batched_tokens} tokens at a time, context {config.context_limit_tokens}. "
+            f"{config.provenance}"
+        )
         blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent="      "))
     return "\n".join(blocks) + "\n"
 
@@ -162,16 +169,6 @@ def _default(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value in ((), None) else shown(value)
-
-
-def _figures(config: EngineConfig) -> str:
-    return (
-        f"a step takes {shown(config.step_base_us)} µs, plus {shown(config.prefill_us_per_token)} µs per "
-        f"prompt token, {shown(config.decode_us_per_sequence)} µs per decoding sequence and "
-        f"{shown(config.kv_us_per_token)} µs per "
-        f"cached token; {config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens "
-        f"at a time, context {config.context_limit_tokens}."
-    )
 
 
 if __name__ == "__main__":

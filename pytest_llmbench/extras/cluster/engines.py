@@ -265,9 +265,13 @@ class ClusterLoop(EngineLoop[C, R]):
         """Pass on the prompts that a step completed as it ended, and send what its engine has room for
         now."""
         for prompt in step.finished:
-            client = replica.in_flight.pop(prompt, None) if prompt.decode is not None else None
-            if client is not None:
-                self._to_decoder(replica, prompt, client, now_ns)
+            decode = prompt.decode
+            client = None if decode is None else replica.in_flight.pop(prompt, None)
+            if decode is not None and client is not None:
+                target = self._chosen(self._decode_router, self._decoders, decode, client, now_ns)
+                target.expect(decode, client, now_ns)
+                self._waiting[decode] = Handover(prompt, decode, replica, target)
+                self._send(target, now_ns)
         if replica in self._decoders:
             self._send(replica, now_ns)
 
@@ -285,14 +289,6 @@ class ClusterLoop(EngineLoop[C, R]):
             self._send(target, now_ns)
         for replica in self.replicas:
             replica.wake()
-
-    def _to_decoder(self, source: R, prompt: EngineSequence, client: C, now_ns: int) -> None:
-        decode = prompt.decode
-        assert decode is not None
-        target = self._chosen(self._decode_router, self._decoders, decode, client, now_ns)
-        target.expect(decode, client, now_ns)
-        self._waiting[decode] = Handover(prompt, decode, source, target)
-        self._send(target, now_ns)
 
     def _send(self, target: R, now_ns: int) -> None:
         for decode in target.reserve(now_ns):

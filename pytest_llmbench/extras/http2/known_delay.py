@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -30,12 +30,6 @@ _MOST_FRAME_BYTES = 16_384
 Headers = tuple[tuple[str, str], ...]
 
 
-@dataclass(slots=True)
-class _Asked:
-    headers: dict[str, str]
-    body: bytearray = field(default_factory=bytearray)
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A reply by its writes."""
@@ -55,7 +49,8 @@ class Http2Side:
         self._h2.local_settings = Settings(client=False, initial_values=_SETTINGS)
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_WINDOW - _USUAL_WINDOW)
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, tuple[dict[str, str], bytearray]] = {}
+        """Headers and body of each request under way, by its stream."""
 
     def take(self, data: bytes, at_ns: int) -> bool:
         """Process what was read at ``at_ns``; returns whether the connection goes on, False after what is no
@@ -64,22 +59,23 @@ class Http2Side:
             for event in self._h2.receive_data(data):
                 if isinstance(event, RequestReceived):
                     headers = {str(name): str(value) for name, value in event.headers or ()}
-                    self._asked[event.stream_id or 0] = _Asked(headers)
+                    self._asked[event.stream_id or 0] = headers, bytearray()
                 elif isinstance(event, DataReceived):
-                    self._asked[event.stream_id or 0].body += event.data or b""
+                    self._asked[event.stream_id or 0][1].extend(event.data or b"")
                 elif isinstance(event, StreamEnded):
-                    self._answer(event.stream_id, self._asked.pop(event.stream_id), at_ns)
+                    self._answer(event.stream_id, at_ns)
         except (ProtocolError, ValueError, KeyError):
             return False
         self._write(self._h2.data_to_send())
         return True
 
-    def _answer(self, stream_id: int, asked: _Asked, at_ns: int) -> None:
-        headers = asked.headers
+    def _answer(self, stream_id: int, at_ns: int) -> None:
+        headers, body = self._asked.pop(stream_id)
         script = Script.of(urlsplit(headers[":path"]).query or headers.get(SCRIPT_HEADER, ""))
-        is_call = headers.get("content-type", "").startswith("application/grpc")
-        request_id = _id_of_call(asked.body) if is_call else headers.get("x-request-id", "")
-        reply = (call_reply if is_call else request_reply)(script)
+        if headers.get("content-type", "").startswith("application/grpc"):
+            request_id, reply = _id_of_call(body), call_reply(script)
+        else:
+            request_id, reply = headers.get("x-request-id", ""), request_reply(script)
         self._begin(request_id, at_ns, script, lambda number: self._frames(stream_id, reply, number))
 
     def _frames(self, stream_id: int, reply: Reply, number: int) -> bytes:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import struct
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send
+from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, StampedProtocol
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
@@ -28,20 +26,10 @@ from pytest_llmbench.simulator.serving.http_events import (
 from pytest_llmbench.simulator.serving.replies import EventReply, Face, Reply
 
 SOCKET = "socket"
-"""Key of the connection's ``state`` under which the WebSocket protocol leaves its :class:`Socket`."""
+"""Key of the connection's ``state`` under which the WebSocket protocol leaves itself."""
 
 _TURNS_WAITING = 16
 """Maximum number of turns that may wait; one more is refused."""
-
-
-class Socket(Protocol):
-    """The transport under a WebSocket."""
-
-    read_ns: int
-    """Instant at which the last read returned."""
-
-    def reset(self) -> None:
-        """Close at once, with a reset (RST)."""
 
 
 class WebSocketFace:
@@ -104,7 +92,9 @@ class WebSocketFace:
 class _Inbox:
     """The client's messages, with the instant of their arrival, and the way back to the client."""
 
-    def __init__(self, receive: Receive, send: Send, socket: Socket | None, driver: EngineDriver) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, socket: StampedProtocol | None, driver: EngineDriver
+    ) -> None:
         self._receive = receive
         self._send = send
         self.socket = socket
@@ -183,30 +173,14 @@ class _Turn(Face):
         self._inbox.note_closed()
 
 
-class StampingWebSocket(WebSocketsSansIOProtocol):
+class StampingWebSocket(StampedProtocol, WebSocketsSansIOProtocol):
     """The WebSocket protocol; it leaves itself in the connection's ``state``, so that the application can ask
     it for ``read_ns``.
 
     The transport goes on without a write buffer, as the HTTP protocol that made the handshake has set it.
     """
 
-    read_ns = 0
-
-    def data_received(self, data: bytes) -> None:
-        self.read_ns = time.monotonic_ns()
-        super().data_received(data)
-
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if hasattr(self, "scope"):  # a handshake that was refused has none
             self.scope["state"][SOCKET] = self
-
-    def pause_writing(self) -> None:
-        """Do not pass the pause on: ``send`` would wait for a slow reader, and with it the engine's step."""
-
-    def reset(self) -> None:
-        """Close at once with a reset: what is buffered is lost."""
-        # Linger for no time is what turns a close into a reset.
-        raw: socket.socket = self.transport.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -15,6 +18,31 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
+
+
+class StampedProtocol:
+    """What a protocol of the server's connections does beside uvicorn's own work."""
+
+    transport: Any
+    read_ns = 0
+    """Instant at which the last read returned."""
+
+    def data_received(self, data: bytes) -> None:
+        self.read_ns = time.monotonic_ns()
+        super().data_received(data)  # type: ignore[misc]  # of uvicorn's class, which comes behind it
+
+    def pause_writing(self) -> None:
+        """Do not pass the pause on: ``send`` would wait for a slow reader, and with it the engine's step.
+
+        What is then buffered is bounded by the length of a reply.
+        """
+
+    def reset(self) -> None:
+        """Close at once with a reset: what is buffered is lost."""
+        # Linger for no time is what turns a close into a reset.
+        raw: socket.socket = self.transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
 
 class ClientGoneError(Exception):

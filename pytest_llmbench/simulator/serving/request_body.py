@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -114,28 +114,27 @@ class Fields:
         if self.mistakes:
             raise RefusalError(400, "; ".join(self.mistakes.values()), next(iter(self.mistakes)))
 
-    def text(self, name: str) -> str | None:
+    def _read(self, name: str, wanted: str, right: Callable[[Any], bool]) -> Any:
         value = self._content.get(name)
-        if value is None or isinstance(value, str):
+        if value is None or right(value):
             return value
-        self._wrong(name, "a string")
+        self._wrong(name, wanted)
         return None
+
+    def text(self, name: str) -> str | None:
+        found: str | None = self._read(name, "a string", lambda value: isinstance(value, str))
+        return found
 
     def flag(self, name: str) -> bool:
-        value = self._content.get(name)
-        if value is None or isinstance(value, bool):
-            return value is True
-        self._wrong(name, "true or false")
-        return False
+        return self._read(name, "true or false", lambda value: isinstance(value, bool)) is True
 
     def count(self, name: str, least: int | None = None) -> int | None:
-        value = self._content.get(name)
-        if value is None:
-            return None
-        if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
-            return value
-        self._wrong(name, "a whole number" + ("" if least is None else f" of {least} or more"))
-        return None
+        found: int | None = self._read(
+            name,
+            "a whole number" if least is None else f"a whole number of {least} or more",
+            lambda value: type(value) is int and (least is None or value >= least),
+        )
+        return found
 
     def ceiling(self) -> int | None:
         plain = self.count("max_tokens", least=1)

@@ -10,9 +10,7 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +22,7 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.registry import face, load, required, transport_called
 from pytest_llmbench.simulator.scenario import DISTRIBUTION, Scenario, software_version
 from pytest_llmbench.simulator.serving.app import RECEIVED_NS, EngineApp
-from pytest_llmbench.simulator.serving.asgi import BODY_LIMIT_BYTES
+from pytest_llmbench.simulator.serving.asgi import BODY_LIMIT_BYTES, StampedProtocol
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
 from pytest_llmbench.simulator.serving.replies import CONNECTION
@@ -35,7 +33,7 @@ _KEEP_ALIVE_S = 300
 """Seconds that an idle connection is kept; long, so that a client's pool of idle connections stays good."""
 
 
-class StampingProtocol(HttpToolsProtocol):
+class StampingProtocol(StampedProtocol, HttpToolsProtocol):
     """uvicorn's HTTP protocol that also notes the instant at which a request was read, and writes without
     delay.
 
@@ -48,27 +46,10 @@ class StampingProtocol(HttpToolsProtocol):
         # uvloop gathers the writes of one turn of the loop; with no buffer allowed it writes each at once.
         transport.set_write_buffer_limits(high=0)
 
-    def pause_writing(self) -> None:
-        """Do not pass the pause on: ``send`` would wait for a slow reader, and with it the engine's step.
-
-        What is then buffered is bounded by the length of a reply.
-        """
-
-    def data_received(self, data: bytes) -> None:
-        self._read_ns = time.monotonic_ns()
-        super().data_received(data)
-
     def on_message_complete(self) -> None:
-        self.scope["state"][RECEIVED_NS] = self._read_ns
+        self.scope["state"][RECEIVED_NS] = self.read_ns
         self.scope["state"][CONNECTION] = self
         super().on_message_complete()
-
-    def reset(self) -> None:
-        """Close at once with a reset: what is buffered is lost."""
-        # Linger for no time is what turns a close into a reset.
-        raw: socket.socket = self.transport.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
 
     def half_close(self) -> None:
         """Send what is buffered and then nothing more; the response is left incomplete."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replayed import CHAT, MIXED, WITH_SYSTEM, fixed, replay
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import Observation
@@ -23,11 +24,6 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 BLOCK = 16
 ROUND_TRIP_NS = 50_000
-MIXED = SyntheticWorkload("mixed", Uniform(20, 300), Uniform(1, 120))
-CHAT = SessionWorkload("chat", Uniform(2, 8), Uniform(10, 90), Uniform(5, 60), Uniform(100, 4000))
-WITH_SYSTEM = SessionWorkload(
-    "system", Uniform(2, 8), Uniform(10, 90), Uniform(5, 60), Uniform(100, 4000), system_tokens=330
-)
 # A step takes 10 ms whatever it does; a block of 16 KiB a token goes over in 1 ms, after 2 ms.
 PLAIN = (
     "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
@@ -35,16 +31,8 @@ PLAIN = (
 )
 
 
-def fixed(prompt: int, output: int) -> SyntheticWorkload:
-    return SyntheticWorkload(f"{prompt}-{output}", Fixed(prompt), Fixed(output))
-
-
-def run(preset: str, plan: LoadPlan) -> Observation:
-    return ReplayEngine(parse_scenario(preset)).run(plan)
-
-
 def one(preset: str, prompt: int, output: int) -> Records:
-    return run(preset, LoadPlan("one", fixed(prompt, output), ClosedLoop(1), 1, seed=1)).records
+    return replay(preset, LoadPlan("one", fixed(prompt, output), ClosedLoop(1), 1, seed=1)).records
 
 
 def ttft_ns(records: Records) -> list[int]:
@@ -92,7 +80,7 @@ def test_a_long_prompt_does_not_hold_up_the_tokens_of_others() -> None:
     plan = LoadPlan("mixed", mixed, OpenLoop(2.0), 40, seed=1)
 
     def worst_ms(options: str) -> float:
-        records = run(f"h100-8b?{options}", plan).records
+        records = replay(f"h100-8b?{options}", plan).records
         assert records.ok.all()
         return float(np.diff(records.chunk_ns.reshape(40, 60), axis=1).max()) / 1e6
 
@@ -104,7 +92,7 @@ def test_a_long_prompt_does_not_hold_up_the_tokens_of_others() -> None:
 )
 def test_cached_tokens_by_turn_equal_the_closed_form(options: str) -> None:
     plan = LoadPlan("chats", CHAT, SessionSlots(9), turns_of(CHAT, 40, 3), seed=3)
-    seen = run(f"fast?prefix_caching=true&{options}", plan)
+    seen = replay(f"fast?prefix_caching=true&{options}", plan)
     records, readings = seen.records, seen.engine
     assert readings is not None
     rows = {
@@ -128,7 +116,7 @@ def test_what_the_decode_worker_has_already_is_not_sent_again() -> None:
 
     def seconds(options: str) -> float:
         plan = LoadPlan("same", same, ClosedLoop(1), 2, seed=1)
-        readings = run(f"{PLAIN}&prefill_workers=1&decode_workers=1{options}", plan).engine
+        readings = replay(f"{PLAIN}&prefill_workers=1&decode_workers=1{options}", plan).engine
         assert readings is not None
         assert readings.grown("kv_transfer_count") == 2
         grown = readings.grown("kv_transfer_s")
@@ -145,7 +133,7 @@ def test_blocks_are_held_where_they_come_from_until_they_have_been_sent() -> Non
     beginning of the transfer to the end of the output; samples are a quarter of a second apart."""
     slow = "&kv_transfer_latency_us=900000&prefill_workers=1&decode_workers=1"
     preset = PLAIN.replace("&kv_transfer_latency_us=2000", slow)
-    seen = run(preset, LoadPlan("one", fixed(1600, 50), ClosedLoop(1), 1, seed=1))
+    seen = replay(preset, LoadPlan("one", fixed(1600, 50), ClosedLoop(1), 1, seed=1))
     readings = seen.engine
     assert readings is not None
     held = (readings.gauges["kv_use"] * 2 * 33024).round().tolist()
@@ -159,7 +147,7 @@ def test_prompts_wait_until_the_decode_worker_has_room() -> None:
     """A decode worker whose cache holds one sequence at a time: transfers begin one after another."""
     options = "kv_blocks=102&context_limit_tokens=1632&prefill_workers=1&decode_workers=1"
     plan = LoadPlan("three", fixed(1600, 20), ClosedLoop(3), 3, seed=1)
-    records = run(f"{PLAIN}&{options}", plan).records
+    records = replay(f"{PLAIN}&{options}", plan).records
     assert records.ok.all()
     first_ms = sorted(np.round((records.first_content_ns - records.submitted_ns) / 1e6).tolist())
     # 10 ms of prefill, 102 of transfer, 200 of decoding, of which the next waits for the last two parts.
@@ -180,7 +168,7 @@ def test_embeddings_need_the_prefill_workers_alone() -> None:
 def test_a_crash_takes_one_decode_worker() -> None:
     crash = "fault=crash&fault_count=1&fault_from=20&fault_after_tokens=3&recovery_ms=300000"
     plan = LoadPlan("crash", MIXED, ClosedLoop(6), 100, seed=2)
-    records = run(f"fast?{crash}&prefill_workers=1&decode_workers=2", plan).records
+    records = replay(f"fast?{crash}&prefill_workers=1&decode_workers=2", plan).records
     lost = records.outcome == OUTCOMES.index(Outcome.DISCONNECTED)
     assert 1 <= lost.sum() <= 4
     assert (records.outcome[~lost] == OUTCOMES.index(Outcome.OK)).all()
@@ -295,7 +283,9 @@ def test_blocks_of_a_request_that_is_given_up_go_to_the_next_at_once() -> None:
     load = OpenLoop(1.0, "trace", offsets_ns=(0, 150_000_000))
     deadlines = Deadlines(total_s=0.2)
     plan = LoadPlan("given up", fixed(1600, 30), load, 2, seed=1, deadlines=deadlines)
-    records = run(f"{PLAIN}&prefill_workers=1&decode_workers=1&kv_blocks=102&context_limit_tokens=1632", plan)
+    records = replay(
+        f"{PLAIN}&prefill_workers=1&decode_workers=1&kv_blocks=102&context_limit_tokens=1632", plan
+    )
     first, second = records.records.first_content_ns - records.started_ns
     assert second - ROUND_TRIP_NS == first - ROUND_TRIP_NS + 192_000_000
     assert records.records.outcome.tolist() == [OUTCOMES.index(Outcome.TIMEOUT)] * 2

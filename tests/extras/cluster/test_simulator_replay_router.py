@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import takewhile
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replayed import CHAT, MIXED, WITH_SYSTEM, columns, replay
 
 from pytest_llmbench.extras.cluster.engines import RouterPolicy
 from pytest_llmbench.model.facts import Origin
@@ -24,7 +24,7 @@ from pytest_llmbench.model.plan import (
     SessionStarts,
 )
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.model.records import OUTCOMES, Records
+from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
 from pytest_llmbench.simulator.replay import run as replay_run
@@ -34,31 +34,17 @@ from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 BLOCK = 16
-MIXED = SyntheticWorkload("mixed", Uniform(20, 300), Uniform(1, 120))
 EQUAL = SyntheticWorkload("equal", Fixed(64), Fixed(32))
-CHAT = SessionWorkload("chat", Uniform(2, 8), Uniform(10, 90), Uniform(5, 60), Uniform(100, 4000))
-WITH_SYSTEM = SessionWorkload(
-    "system", Uniform(2, 8), Uniform(10, 90), Uniform(5, 60), Uniform(100, 4000), system_tokens=330
-)
 CACHED = "fast?prefix_caching=true&kv_blocks=20000"
-
-
-def run(preset: str, plan: LoadPlan) -> Observation:
-    return ReplayEngine(parse_scenario(preset)).run(plan)
 
 
 def chats(workload: SessionWorkload, load: Load, sessions: int) -> LoadPlan:
     return LoadPlan("chats", workload, load, turns_of(workload, sessions, 3), seed=3)
-
-
-def columns(records: Records) -> dict[str, object]:
-    values = {column.name: getattr(records, column.name) for column in fields(records)}
-    return {k: v.tolist() if isinstance(v, np.ndarray) else list(v) for k, v in values.items()}
 
 
 def everything(seen: Observation) -> list[object]:
@@ -70,7 +56,7 @@ def everything(seen: Observation) -> list[object]:
 
 def test_one_replica_is_what_there_is_without_the_option() -> None:
     for plan in (LoadPlan("open", MIXED, OpenLoop(40.0), 120, seed=7), chats(CHAT, SessionSlots(3), 9)):
-        assert everything(run("fast?replicas=1", plan)) == everything(run("fast", plan))
+        assert everything(replay("fast?replicas=1", plan)) == everything(replay("fast", plan))
 
 
 def played(preset: str, plan: LoadPlan, *, alone: bool) -> list[object]:
@@ -125,8 +111,8 @@ def test_one_engine_that_goes_from_step_to_step_sees_the_same(options: str, plan
 @pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "session", "prefix"])
 def test_saturated_replicas_do_so_many_times_the_work_of_one(policy: RouterPolicy) -> None:
     """Equal requests fill all replicas alike: in the time of one engine, four do four times as many."""
-    one = run("fast?max_num_seqs=8", LoadPlan("one", EQUAL, ClosedLoop(8), 160, seed=1))
-    four = run(
+    one = replay("fast?max_num_seqs=8", LoadPlan("one", EQUAL, ClosedLoop(8), 160, seed=1))
+    four = replay(
         f"fast?max_num_seqs=8&replicas=4&router={policy}",
         LoadPlan("four", EQUAL, ClosedLoop(32), 640, seed=1),
     )
@@ -140,8 +126,8 @@ def test_saturated_replicas_do_so_many_times_the_work_of_one(policy: RouterPolic
 
 def test_an_overloaded_open_loop_drains_as_many_times_faster() -> None:
     plan = LoadPlan("flood", MIXED, OpenLoop(20_000.0), 2000, seed=5, deadlines=Deadlines(600, 600, 600, 600))
-    one = run("fast?max_num_seqs=4", plan)
-    three = run("fast?max_num_seqs=4&replicas=3&router=least_loaded", plan)
+    one = replay("fast?max_num_seqs=4", plan)
+    three = replay("fast?max_num_seqs=4&replicas=3&router=least_loaded", plan)
     lasted = [seen.ended_ns - seen.started_ns for seen in (one, three)]
     assert lasted[0] / lasted[1] == pytest.approx(3, rel=0.03)
 
@@ -155,7 +141,7 @@ def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
 def test_cached_tokens_under_round_robin_are_those_of_a_model_by_hand(replicas: int) -> None:
     """One session at a time: the k-th request goes to replica k modulo R, and finds there the most that its
     prompt has in common with an earlier one of that replica."""
-    seen = run(f"{CACHED}&replicas={replicas}", chats(WITH_SYSTEM, SessionSlots(1), 12))
+    seen = replay(f"{CACHED}&replicas={replicas}", chats(WITH_SYSTEM, SessionSlots(1), 12))
     records = seen.records
     prompts: list[list[Sequence[int]]] = [[] for _ in range(replicas)]
     expected = []
@@ -173,7 +159,7 @@ def test_cached_tokens_under_round_robin_are_those_of_a_model_by_hand(replicas: 
 def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(
     policy: RouterPolicy, load: Load
 ) -> None:
-    seen = run(f"{CACHED}&replicas=3&router={policy}", chats(CHAT, load, 40))
+    seen = replay(f"{CACHED}&replicas=3&router={policy}", chats(CHAT, load, 40))
     records = seen.records
     rows = {
         place: row
@@ -183,7 +169,7 @@ def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(
         assert request.turn is not None
         most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
         assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
-    turned = run(f"{CACHED}&replicas=3", chats(CHAT, load, 40)).records
+    turned = replay(f"{CACHED}&replicas=3", chats(CHAT, load, 40)).records
     assert turned.cached_tokens.sum() < 0.8 * records.cached_tokens.sum()
 
 
@@ -192,13 +178,13 @@ def test_a_shared_beginning_draws_sessions_together_until_one_replica_leads_too_
     plan = LoadPlan("burst", WITH_SYSTEM, SessionStarts(1.0), turns_of(WITH_SYSTEM, 30, 3), seed=3)
     missed = []
     for lead in (0, 256):
-        records = run(f"{CACHED}&replicas=3&router=prefix&router_max_lead={lead}", plan).records
+        records = replay(f"{CACHED}&replicas=3&router=prefix&router_max_lead={lead}", plan).records
         missed.append(int((records.cached_tokens == 0).sum()))
     assert missed == [3, 1]
 
 
 def test_counters_add_up_over_the_replicas() -> None:
-    seen = run(f"{CACHED}&replicas=3", chats(WITH_SYSTEM, SessionSlots(5), 30))
+    seen = replay(f"{CACHED}&replicas=3", chats(WITH_SYSTEM, SessionSlots(5), 30))
     records, readings = seen.records, seen.engine
     assert readings is not None
     assert readings.grown("prefix_queries_tokens") == records.input_tokens.sum()
@@ -213,7 +199,7 @@ def test_gauges_are_those_of_all_replicas_at_each_instant() -> None:
     long = SyntheticWorkload("long", Fixed(1600), Fixed(400))
     plan = LoadPlan("two", long, OpenLoop(1.0, "uniform"), 2, seed=1)
     preset = "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
-    seen = run(f"{preset}&replicas=2", plan)
+    seen = replay(f"{preset}&replicas=2", plan)
     assert seen.engine is not None
     running = seen.engine.gauges["running"]
     begun = (seen.records.submitted_ns - seen.started_ns) / 1e9
@@ -222,7 +208,7 @@ def test_gauges_are_those_of_all_replicas_at_each_instant() -> None:
     assert running.tolist() == expected
     assert max(expected) == 2
     both = running == 2
-    one = run(preset, plan.with_(requests=1)).engine
+    one = replay(preset, plan.with_(requests=1)).engine
     assert one is not None
     assert seen.engine.gauges["kv_use"][both].max() == pytest.approx(one.gauges["kv_use"].max(), rel=0.1)
 
@@ -230,11 +216,11 @@ def test_gauges_are_those_of_all_replicas_at_each_instant() -> None:
 def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
     crash = "fault=crash&fault_count=1&fault_from=20&recovery_ms=300000"
     plan = LoadPlan("crash", MIXED, ClosedLoop(6), 100, seed=2)
-    records = run(f"fast?{crash}&replicas=2&router=least_loaded", plan).records
+    records = replay(f"fast?{crash}&replicas=2&router=least_loaded", plan).records
     lost = records.outcome == OUTCOMES.index(Outcome.DISCONNECTED)
     assert 1 <= lost.sum() <= 4  # the requests of one of two replicas
     assert (records.outcome[~lost] == OUTCOMES.index(Outcome.OK)).all()
-    alone = run(f"fast?{crash}", plan.with_(stop_when_failing=False)).records
+    alone = replay(f"fast?{crash}", plan.with_(stop_when_failing=False)).records
     assert (alone.http_status == 503).any()
 
 
@@ -262,7 +248,7 @@ def test_nothing_is_read_after_a_request_was_given_up(cut: dict[str, object]) ->
         assert (np.diff(chunks) > 0).all()
     # What was given up has left the replicas: the next plan finds them empty.
     later = LoadPlan("later", EQUAL, ClosedLoop(3), 9, seed=1)
-    fresh = run("fast?step_base_us=40000&replicas=3&router=least_loaded", later).records
+    fresh = replay("fast?step_base_us=40000&replicas=3&router=least_loaded", later).records
     found = engine.run(later).records
     assert (found.first_content_ns - found.submitted_ns).tolist() == (
         fresh.first_content_ns - fresh.submitted_ns
@@ -276,7 +262,7 @@ def test_a_long_plan_hands_over_what_ended_and_keeps_its_stamps(monkeypatch: pyt
         "long", SyntheticWorkload("tiny", Fixed(8), Fixed(3)), OpenLoop(100.0, "uniform"), 2500, 1
     )
     preset = "fast?step_base_us=1000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
-    records = run(f"{preset}&replicas=3", plan).records
+    records = replay(f"{preset}&replicas=3", plan).records
     assert len(records) == 2500
     assert set((records.first_content_ns - records.submitted_ns).tolist()) == {1_050_000}
     assert set(np.diff(records.chunk_ns.reshape(-1, 3), axis=1).ravel().tolist()) == {1_000_000}
@@ -285,7 +271,7 @@ def test_a_long_plan_hands_over_what_ended_and_keeps_its_stamps(monkeypatch: pyt
 def test_the_same_seed_gives_the_same_records_and_replicas_draw_lengths_of_their_own() -> None:
     plan = LoadPlan("eos", MIXED, ClosedLoop(8), 64, seed=1)
     preset = "fast?eos_mean_tokens=30&replicas=2"
-    one, again = run(preset, plan), run(preset, plan)
+    one, again = replay(preset, plan), replay(preset, plan)
     assert everything(one) == everything(again)
     lengths = one.records.output_tokens
     assert lengths[0:16:2].tolist() != lengths[1:16:2].tolist()
@@ -340,7 +326,7 @@ def test_every_request_ends_once_and_the_counters_know_all_of_it(
     replicas: int, policy: str, places: int, stages: str, plan: LoadPlan
 ) -> None:
     preset = f"fast?prefix_caching=on&max_num_seqs={places}&replicas={replicas}&router={policy}{stages}"
-    seen = run(preset, plan.with_(most_failures=10_000))
+    seen = replay(preset, plan.with_(most_failures=10_000))
     records, readings = seen.records, seen.engine
     assert readings is not None
     if not plan.load.of_sessions:  # a failed turn ends its session
@@ -356,4 +342,4 @@ def test_every_request_ends_once_and_the_counters_know_all_of_it(
     if ok.all() and not stages:
         assert readings.totals_after["generated_tokens"] == records.output_tokens.sum()
         assert readings.totals_after["prefix_hits_tokens"] == records.cached_tokens.sum()
-    assert everything(run(preset, plan.with_(most_failures=10_000))) == everything(seen)
+    assert everything(replay(preset, plan.with_(most_failures=10_000))) == everything(seen)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replayed import fixed, replayed
 from three_attempts import three_attempts
 
 from pytest_llmbench.errors import SuiteError
@@ -27,7 +28,7 @@ from pytest_llmbench.simulator.replay.load import Delays
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 
@@ -37,19 +38,10 @@ THERE, BACK = 25 * US, 25 * US
 SEVERAL = pytest.mark.skipif(not names("deployments"), reason="the extra of several engines is left out")
 
 
-def lengths(prompt: int, output: int) -> SyntheticWorkload:
-    return SyntheticWorkload(f"{prompt}-{output}", Fixed(prompt), Fixed(output))
-
-
 def plan(
     load: OpenLoop | ClosedLoop, requests: int, workload: Workload = SYNTHETIC_UNIFORM, **changes: object
 ) -> LoadPlan:
     return LoadPlan("replay", workload, load, requests, seed=7).with_(**changes)
-
-
-def replayed(preset: str, *plans: LoadPlan) -> list[Observation]:
-    engine = ReplayEngine(parse_scenario(preset).engine)
-    return [engine.run(each) for each in plans]
 
 
 def as_bytes(records: Records) -> list[bytes]:
@@ -122,7 +114,7 @@ def test_a_plan_takes_up_the_schedule_where_the_one_before_it_ended() -> None:
 
 def test_one_request_takes_what_the_formula_says() -> None:
     engine = parse_scenario("fast").engine
-    (seen,) = replayed("fast", plan(ClosedLoop(1), 1, lengths(300, 5)))
+    (seen,) = replayed("fast", plan(ClosedLoop(1), 1, fixed(300, 5)))
     records = seen.records
     prefill_ns = engine.step_ns(300, 0, 0)
     decode_ns = [engine.step_ns(0, 1, 300 + given) for given in (1, 2, 3, 4)]
@@ -136,7 +128,7 @@ def test_one_request_takes_what_the_formula_says() -> None:
 
 
 def test_delays_are_what_they_are_said_to_be() -> None:
-    work = plan(ClosedLoop(1), 1, lengths(64, 2))
+    work = plan(ClosedLoop(1), 1, fixed(64, 2))
     (near,) = replayed("fast", work)
     far_away = ReplayEngine(parse_scenario("fast").engine, delays=Delays(2000.0, 3000.0))
     far = far_away.run(work)
@@ -153,7 +145,7 @@ def test_delays_are_what_they_are_said_to_be() -> None:
 
 def test_a_request_that_comes_in_mid_step_joins_the_next() -> None:
     engine = parse_scenario("fast").engine
-    (seen,) = replayed("fast", plan(OpenLoop(2000, "uniform"), 2, lengths(300, 1)))
+    (seen,) = replayed("fast", plan(OpenLoop(2000, "uniform"), 2, fixed(300, 1)))
     records = seen.records
     assert records.submitted_ns[1] - records.submitted_ns[0] == 500 * US
     first_read_ns = records.submitted_ns[0] + THERE + engine.step_ns(300, 0, 0) + BACK
@@ -191,7 +183,7 @@ def test_the_closed_loop_keeps_its_number_in_flight() -> None:
 def test_throughput_saturates_and_latency_has_a_knee() -> None:
     limit = "fast?max_num_seqs=8"
     levels = (1, 2, 4, 8, 16, 32)
-    runs = [replayed(limit, plan(ClosedLoop(level), 150, lengths(100, 40)))[0] for level in levels]
+    runs = [replayed(limit, plan(ClosedLoop(level), 150, fixed(100, 40)))[0] for level in levels]
     throughput = [len(run.records.chunk_ns) / run.duration_s for run in runs]
     ttft_ms = [
         float(np.median(run.records.first_content_ns - run.records.submitted_ns)) / 1e6 for run in runs
@@ -205,7 +197,7 @@ def test_throughput_saturates_and_latency_has_a_knee() -> None:
 
 def test_an_overloaded_open_loop_runs_into_the_silence_deadline() -> None:
     deadlines = Deadlines(between_chunks_s=1.0)
-    work = plan(OpenLoop(40), 400, lengths(200, 100), deadlines=deadlines)
+    work = plan(OpenLoop(40), 400, fixed(200, 100), deadlines=deadlines)
     (seen,) = replayed("fast?max_num_seqs=2", work)
     counts = seen.records.counts()
     assert counts["ok"] + counts["timeout"] == 400
@@ -218,7 +210,7 @@ def test_an_overloaded_open_loop_runs_into_the_silence_deadline() -> None:
 
 
 def test_a_long_reply_runs_into_the_total_deadline_and_keeps_its_chunks() -> None:
-    work = plan(ClosedLoop(1), 3, lengths(10, 500), deadlines=Deadlines(total_s=0.1))
+    work = plan(ClosedLoop(1), 3, fixed(10, 500), deadlines=Deadlines(total_s=0.1))
     (seen,) = replayed("fast", work)
     assert seen.records.counts()["timeout"] == 3
     assert (seen.records.finished_ns - seen.records.submitted_ns).tolist() == [100_000_000] * 3
@@ -228,17 +220,17 @@ def test_a_long_reply_runs_into_the_total_deadline_and_keeps_its_chunks() -> Non
 
 
 def test_what_the_drain_cuts_off_is_cancelled() -> None:
-    work = plan(OpenLoop(1000), 50, lengths(10, 500), deadlines=Deadlines(drain_s=0.2))
+    work = plan(OpenLoop(1000), 50, fixed(10, 500), deadlines=Deadlines(drain_s=0.2))
     engine = ReplayEngine(parse_scenario("fast").engine)
     seen = engine.run(work)
     assert seen.in_flight_at_end == 50
     assert seen.records.counts()["cancelled"] == 50
-    after = engine.run(plan(ClosedLoop(1), 1, lengths(10, 5)))
+    after = engine.run(plan(ClosedLoop(1), 1, fixed(10, 5)))
     assert after.records.counts()["ok"] == 1, "the cut-off requests hold no place any more"
 
 
 def test_a_prompt_that_does_not_fit_is_refused_as_a_server_would() -> None:
-    (seen,) = replayed("fast?context_limit_tokens=100", plan(ClosedLoop(2), 4, lengths(90, 20)))
+    (seen,) = replayed("fast?context_limit_tokens=100", plan(ClosedLoop(2), 4, fixed(90, 20)))
     assert seen.records.counts()["http_error"] == 4
     assert set(seen.records.http_status.tolist()) == {400}
     assert "maximum context length is 100" in str(seen.records.error[0])
@@ -266,7 +258,7 @@ class Interrupted(StreamedWorkload):
     name: str = "interrupted"
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        yield from lengths(50, 40).requests(21, seed)  # one is drawn ahead
+        yield from fixed(50, 40).requests(21, seed)  # one is drawn ahead
         raise KeyboardInterrupt
 
     def specification(self) -> Mapping[str, Any]:
@@ -345,14 +337,9 @@ def _itl_ms(records: Records) -> np.ndarray:
 # Scenarios.
 
 
-def scene(text: str, *plans: LoadPlan) -> list[Observation]:
-    engine = ReplayEngine(parse_scenario(text))
-    return [engine.run(each) for each in plans]
-
-
 def test_chunks_of_several_tokens() -> None:
-    work = plan(ClosedLoop(2), 6, lengths(50, 10))
-    (one,), (four,) = scene("fast", work), scene("fast?tokens_per_chunk=4", work)
+    work = plan(ClosedLoop(2), 6, fixed(50, 10))
+    (one,), (four,) = replayed("fast", work), replayed("fast?tokens_per_chunk=4", work)
     assert four.records.chunk_tokens[:4].tolist() == [1, 4, 4, 1]
     assert four.records.output_tokens.tolist() == [10] * 6
     assert np.array_equal(one.records.finished_ns, four.records.finished_ns)
@@ -362,7 +349,7 @@ def test_chunks_of_several_tokens() -> None:
 
 def test_speculative_decoding_gives_what_was_accepted_together() -> None:
     off, on = (
-        scene(f"fast?speculative_tokens={k}&acceptance=0.5", plan(ClosedLoop(1), 5, lengths(50, 2000)))[0]
+        replayed(f"fast?speculative_tokens={k}&acceptance=0.5", plan(ClosedLoop(1), 5, fixed(50, 2000)))[0]
         for k in (0, 4)
     )
     records, readings = on.records, on.engine
@@ -402,7 +389,7 @@ def test_speculative_decoding_leaves_no_block_behind(options: str) -> None:
     """Few blocks, so that sequences give way in the middle; the last drafts reach far over a block."""
     figures = "fast?speculative_tokens=40&acceptance=0.9&context_limit_tokens=512&kv_blocks=60"
     engine = ReplayEngine(parse_scenario(f"{figures}&{options}"))
-    seen = engine.run(plan(ClosedLoop(8), 60, lengths(100, 120)))
+    seen = engine.run(plan(ClosedLoop(8), 60, fixed(100, 120)))
     sums = np.add.reduceat(seen.records.chunk_tokens, seen.records.chunk_offsets[:-1])
     assert set(sums[seen.records.output_tokens > 0].tolist()) == {120}
     assert {own.kv_usage for own in engine._engines} == {0.0}
@@ -410,7 +397,7 @@ def test_speculative_decoding_leaves_no_block_behind(options: str) -> None:
 
 
 def test_thoughts_are_reasoning_and_not_content() -> None:
-    (seen,) = scene("fast?think_mean_tokens=20&think_spread=0", plan(ClosedLoop(1), 4, lengths(50, 60)))
+    (seen,) = replayed("fast?think_mean_tokens=20&think_spread=0", plan(ClosedLoop(1), 4, fixed(50, 60)))
     records = seen.records
     assert records.reasoning_tokens.tolist() == [20] * 4
     begins = records.chunk_offsets[:-1]
@@ -424,9 +411,9 @@ def test_thoughts_are_reasoning_and_not_content() -> None:
 
 def test_preemptions_leave_gaps_and_lose_no_token() -> None:
     few_blocks = "fast?context_limit_tokens=512&kv_blocks=40"
-    work = plan(ClosedLoop(8), 40, lengths(100, 120))
-    (seen,) = scene(few_blocks, work)
-    (roomy,) = scene("fast?context_limit_tokens=512", work)
+    work = plan(ClosedLoop(8), 40, fixed(100, 120))
+    (seen,) = replayed(few_blocks, work)
+    (roomy,) = replayed("fast?context_limit_tokens=512", work)
     records = seen.records
     assert records.counts()["ok"] == 40
     assert records.output_tokens.tolist() == [120] * 40
@@ -436,11 +423,11 @@ def test_preemptions_leave_gaps_and_lose_no_token() -> None:
 
 
 def test_the_output_filter_holds_windows_back_and_refuses() -> None:
-    work = plan(ClosedLoop(1), 30, lengths(50, 128))
+    work = plan(ClosedLoop(1), 30, fixed(50, 128))
     windowed = "fast?output_filter=enabled&output_filter_window_tokens=64"
-    (seen,) = scene(windowed, work)
+    (seen,) = replayed(windowed, work)
     assert all(len(set(row)) == 2 for row in seen.records.chunk_ns.reshape(30, 128).tolist())
-    (strict,) = scene(f"{windowed}&output_refusal_share=0.5", work)
+    (strict,) = replayed(f"{windowed}&output_refusal_share=0.5", work)
     refused = strict.records.has_outcome(Outcome.REFUSED)
     assert 5 < refused.sum() < 25
     assert set(np.diff(strict.records.chunk_offsets)[refused].tolist()) == {0, 64}
@@ -448,19 +435,19 @@ def test_the_output_filter_holds_windows_back_and_refuses() -> None:
 
 
 def test_the_input_filter_delays_and_refuses() -> None:
-    work = plan(ClosedLoop(1), 40, lengths(50, 4))
-    (plain,) = scene("fast", work)
+    work = plan(ClosedLoop(1), 40, fixed(50, 4))
+    (plain,) = replayed("fast", work)
     filtered = "fast?input_filter=enabled&input_filter_us=3000&input_filter_us_per_token=0"
-    (seen,) = scene(filtered, work)
+    (seen,) = replayed(filtered, work)
     assert _ttft_ms(seen.records)[0] - _ttft_ms(plain.records)[0] == pytest.approx(3.0)
-    (strict,) = scene(f"{filtered}&input_refusal_share=0.5", work)
+    (strict,) = replayed(f"{filtered}&input_refusal_share=0.5", work)
     counts = strict.records.counts()
     assert counts["refused"] + counts["ok"] == 40
     assert counts["refused"] > 5
 
 
 def test_a_full_queue_turns_requests_away() -> None:
-    (seen,) = scene("fast?max_num_seqs=1&max_waiting=2", plan(OpenLoop(500), 50, lengths(50, 50)))
+    (seen,) = replayed("fast?max_num_seqs=1&max_waiting=2", plan(OpenLoop(500), 50, fixed(50, 50)))
     counts = seen.records.counts()
     assert counts["rate_limited"] > 30
     assert counts["ok"] + counts["rate_limited"] == 50
@@ -480,7 +467,7 @@ def test_a_full_queue_turns_requests_away() -> None:
 )
 def test_faults_end_replies_where_they_are_told_to(fault: str, outcome: str, chunks: int) -> None:
     text = f"fast?fault={fault}&fault_rate=0.5&fault_after_tokens=3"
-    once, again = (scene(text, plan(ClosedLoop(3), 60, lengths(50, 8)))[0].records for _ in range(2))
+    once, again = (replayed(text, plan(ClosedLoop(3), 60, fixed(50, 8)))[0].records for _ in range(2))
     counts = once.counts()
     assert counts["ok"] + counts[outcome] == 60
     assert 15 < counts[outcome] < 45
@@ -490,24 +477,24 @@ def test_faults_end_replies_where_they_are_told_to(fault: str, outcome: str, chu
 
 
 def test_a_stall_shows_in_the_spacing_and_a_long_one_as_a_timeout() -> None:
-    work = plan(ClosedLoop(1), 3, lengths(50, 8))
-    (seen,) = scene("fast?fault=stall&stall_ms=500&fault_after_tokens=3", work)
+    work = plan(ClosedLoop(1), 3, fixed(50, 8))
+    (seen,) = replayed("fast?fault=stall&stall_ms=500&fault_after_tokens=3", work)
     assert seen.records.counts()["ok"] == 3
     assert _itl_ms(seen.records)[2] == pytest.approx(500, abs=0.1)
-    (dead,) = scene("fast?fault=stall&stall_ms=90000&fault_after_tokens=3", work)
+    (dead,) = replayed("fast?fault=stall&stall_ms=90000&fault_after_tokens=3", work)
     assert dead.records.counts()["timeout"] == 3
     assert np.diff(dead.records.chunk_offsets).tolist() == [3, 3, 3]
 
 
 def test_a_buffering_proxy_sends_all_at_the_end() -> None:
-    (seen,) = scene("fast?fault=buffering", plan(ClosedLoop(1), 2, lengths(50, 8)))
+    (seen,) = replayed("fast?fault=buffering", plan(ClosedLoop(1), 2, fixed(50, 8)))
     assert np.array_equal(seen.records.first_content_ns, seen.records.last_content_ns)
     assert np.array_equal(seen.records.first_byte_ns, seen.records.first_content_ns)
 
 
 def test_a_crash_takes_everything_down_for_a_while() -> None:
     text = "fast?fault=crash&fault_from=10&fault_count=1&recovery_ms=200"
-    (seen,) = scene(text, plan(OpenLoop(100, "uniform"), 60, lengths(50, 20)))
+    (seen,) = replayed(text, plan(OpenLoop(100, "uniform"), 60, fixed(50, 20)))
     counts = seen.records.counts()
     assert counts["disconnected"] >= 1
     assert 15 <= counts["rate_limited"] + counts["http_error"] <= 25

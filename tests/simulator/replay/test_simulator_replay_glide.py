@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replayed import MIXED
 
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
@@ -16,10 +17,7 @@ from pytest_llmbench.simulator.engine.power import EnergyCurve
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.workloads.lengths import Uniform
-from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
-MIXED = SyntheticWorkload("mixed", Uniform(20, 300), Uniform(1, 120))
 BUSY, CALM, SLOTS = OpenLoop(40.0), OpenLoop(4.0), ClosedLoop(9)
 HASTY = Deadlines(between_chunks_s=0.3, total_s=0.8, drain_s=0.4)
 

@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from replayed import replay
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
@@ -22,12 +22,8 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWork
 PLAN = LoadPlan("loads", SYNTHETIC_UNIFORM, ClosedLoop(8), 10, seed=3, duration_s=2.0, max_requests=5000)
 
 
-def run(plan: LoadPlan, scenario: str = "fast") -> Observation:
-    return ReplayEngine(parse_scenario(scenario)).run(plan)
-
-
 def test_a_closed_loop_goes_on_until_its_duration_has_passed() -> None:
-    seen = run(PLAN)
+    seen = replay("fast", PLAN)
     records, end_ns = seen.records, seen.started_ns + 2_000_000_000
     assert 10 < len(records) < 5000
     assert records.submitted_ns.max() < end_ns == seen.load_ended_ns
@@ -39,19 +35,19 @@ def test_a_closed_loop_goes_on_until_its_duration_has_passed() -> None:
 
 
 def test_at_least_the_requests_are_sent_and_never_more_than_the_ceiling() -> None:
-    least = run(PLAN.with_(requests=1000))
+    least = replay("fast", PLAN.with_(requests=1000))
     assert len(least.records) == 1000
     assert least.load_ended_ns is not None
     assert least.load_ended_ns == least.records.submitted_ns.max() > least.started_ns + 2_000_000_000
-    most = run(PLAN.with_(max_requests=50))
+    most = replay("fast", PLAN.with_(max_requests=50))
     assert len(most.records) == 50
     assert most.load_ended_ns is not None
     assert most.load_ended_ns == most.records.submitted_ns.max() < most.started_ns + 2_000_000_000
-    assert len(run(PLAN.with_(max_requests=None)).records) == 10
+    assert len(replay("fast", PLAN.with_(max_requests=None)).records) == 10
 
 
 def test_a_lasting_load_takes_up_the_sequence_where_it_is_told_to() -> None:
-    seen = run(PLAN.with_(first=700))
+    seen = replay("fast", PLAN.with_(first=700))
     rest = SYNTHETIC_UNIFORM.requests(700 + len(seen.records), 3)[700:]
     assert seen.records.index.tolist() == [request.index for request in rest]
     assert seen.sequence_sha256 == sequence_sha256(rest)
@@ -59,7 +55,7 @@ def test_a_lasting_load_takes_up_the_sequence_where_it_is_told_to() -> None:
 
 def test_the_end_of_an_open_loop_is_the_nominal_one() -> None:
     plan = PLAN.with_(load=OpenLoop(20), requests=30, max_requests=None)
-    lasting, counted = run(plan), run(plan.with_(duration_s=None))
+    lasting, counted = replay("fast", plan), replay("fast", plan.with_(duration_s=None))
     assert len(lasting.records) == len(counted.records) == 30
     assert lasting.load_ended_ns == lasting.started_ns + 2_000_000_000
     assert counted.load_ended_ns is None
@@ -68,7 +64,7 @@ def test_the_end_of_an_open_loop_is_the_nominal_one() -> None:
 
 def test_a_duration_has_to_be_one() -> None:
     with pytest.raises(SuiteError, match="the duration is nan s"):
-        run(PLAN.with_(duration_s=float("nan")))
+        replay("fast", PLAN.with_(duration_s=float("nan")))
 
 
 def test_a_fresh_state_has_no_cache_and_draws_its_laws_anew() -> None:
@@ -90,7 +86,7 @@ CRASH = "fast?kv_blocks=60&context_limit_tokens=960&preemption=off&out_of_memory
 
 def test_a_load_on_an_engine_that_went_down_is_stopped() -> None:
     plan = PLAN.with_(workload=SyntheticWorkload("large", Fixed(300), Fixed(200)), stop_when_failing=True)
-    seen = run(plan, CRASH)
+    seen = replay(CRASH, plan)
     assert seen.stopped is not None
     assert "the last 20 requests" in seen.stopped
     assert seen.interrupted is None
@@ -105,39 +101,39 @@ def test_a_load_on_an_engine_that_went_down_is_stopped() -> None:
 
 def test_without_that_rule_it_goes_on_to_the_ceiling() -> None:
     plan = PLAN.with_(workload=SyntheticWorkload("large", Fixed(300), Fixed(200)), max_requests=300)
-    seen = run(plan, CRASH)
+    seen = replay(CRASH, plan)
     assert seen.stopped is None
     assert len(seen.records) == 300
 
 
 def test_failures_of_an_engine_that_is_up_stop_nothing() -> None:
     plan = PLAN.with_(stop_when_failing=True, duration_s=None, requests=60)
-    seen = run(plan, "fast?fault=http_error")
+    seen = replay("fast?fault=http_error", plan)
     assert seen.stopped is None
     assert seen.records.counts()["http_error"] == 60
 
 
 def test_a_spent_error_budget_ends_a_load() -> None:
     plan = PLAN.with_(duration_s=None, requests=400, most_failures=20)
-    seen = run(plan, "fast?fault=http_error&fault_rate=0.5&seed=3")
+    seen = replay("fast?fault=http_error&fault_rate=0.5&seed=3", plan)
     counts = seen.records.counts()
     assert "the error budget cannot be kept any more: 21 of the first" in str(seen.interrupted)
     assert seen.stopped is None
     assert counts["http_error"] in range(21, 21 + 8)  # and those in flight then
     assert counts["submitted"] == counts["ok"] + counts["http_error"] < 100
-    assert run(plan.with_(most_failures=399), "fast?fault=http_error&fault_rate=0.5").interrupted is None
+    assert replay("fast?fault=http_error&fault_rate=0.5", plan.with_(most_failures=399)).interrupted is None
 
 
 @pytest.mark.parametrize("may_break", [False, True])
 def test_an_engine_that_is_away_for_long_ends_a_load(may_break: bool) -> None:
     plan = LoadPlan("l", SYNTHETIC_UNIFORM, OpenLoop(2.0), 400, 1, may_break=may_break)
     crash = "fast?fault=crash&fault_rate=0.05&seed=2&recovery_ms=100000"
-    seen = run(plan, crash)
+    seen = replay(crash, plan)
     told, other = (seen.stopped, seen.interrupted) if may_break else (seen.interrupted, seen.stopped)
     assert "the SUT has stopped answering" in str(told)
     assert other is None
     assert len(seen.records) < 400
-    back_in_time = run(plan, crash.replace("100000", "2000"))
+    back_in_time = replay(crash.replace("100000", "2000"), plan)
     assert (back_in_time.interrupted, back_in_time.stopped, len(back_in_time.records)) == (None, None, 400)
 
 
@@ -181,7 +177,7 @@ def test_another_process_gives_the_same_bytes() -> None:
 def test_under_a_cap_a_request_is_due_at_the_end_that_makes_place_for_it() -> None:
     """First come, first sent, into the place that has been free for longest."""
     plan = LoadPlan("loads", SYNTHETIC_UNIFORM, OpenLoop(200.0, most_in_flight=3), 80, seed=3)
-    seen = run(plan)
+    seen = replay("fast", plan)
     records = seen.records
     arrivals_ns = schedule_ns(OpenLoop(200.0), 80, arrival_seed(3)) + seen.started_ns
     places_ns, due_ns = [seen.started_ns] * 3, []
@@ -191,5 +187,5 @@ def test_under_a_cap_a_request_is_due_at_the_end_that_makes_place_for_it() -> No
     assert records.scheduled_ns.tolist() == due_ns
     assert records.ok.all()
     assert (records.scheduled_ns > arrivals_ns).sum() > 40
-    loose = run(plan.with_(load=OpenLoop(200.0, most_in_flight=80)))
+    loose = replay("fast", plan.with_(load=OpenLoop(200.0, most_in_flight=80)))
     assert loose.records.submitted_ns.tolist() == arrivals_ns.tolist()

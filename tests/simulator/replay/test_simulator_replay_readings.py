@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from replayed import fixed
 
 from pytest_llmbench.model.observation import GAUGES, TOTALS, Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
@@ -11,15 +12,10 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.workloads.lengths import Fixed
-from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 US = 1000
 BACK = 25 * US
-
-
-def lengths(prompt: int, output: int) -> SyntheticWorkload:
-    return SyntheticWorkload(f"{prompt}-{output}", Fixed(prompt), Fixed(output))
 
 
 def run(
@@ -41,7 +37,7 @@ def test_wait_and_prefill_make_up_the_time_to_the_first_token() -> None:
 
 
 def test_who_was_never_scheduled_has_no_wait() -> None:
-    seen = run("fast?max_num_seqs=1&max_waiting=3", OpenLoop(500), 40, lengths(50, 50))
+    seen = run("fast?max_num_seqs=1&max_waiting=3", OpenLoop(500), 40, fixed(50, 50))
     refused = seen.records.http_status != 200
     assert 10 < refused.sum() < 40
     for name in ("queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens"):
@@ -49,7 +45,7 @@ def test_who_was_never_scheduled_has_no_wait() -> None:
         assert (column[refused] == MISSING).all()
         assert (column[~refused] >= 0).all()
     given_up = run(
-        "fast?max_num_seqs=1", OpenLoop(1e6, "uniform"), 3, lengths(50, 900), deadlines=Deadlines(total_s=0.5)
+        "fast?max_num_seqs=1", OpenLoop(1e6, "uniform"), 3, fixed(50, 900), deadlines=Deadlines(total_s=0.5)
     )
     assert given_up.records.counts()["timeout"] == 3
     assert (given_up.records.queue_wait_ns >= 0).tolist() == [True, False, False]
@@ -58,7 +54,7 @@ def test_who_was_never_scheduled_has_no_wait() -> None:
 
 
 def test_preemptions_are_those_of_the_engine() -> None:
-    seen = run("fast?context_limit_tokens=512&kv_blocks=40", ClosedLoop(8), 40, lengths(100, 120))
+    seen = run("fast?context_limit_tokens=512&kv_blocks=40", ClosedLoop(8), 40, fixed(100, 120))
     assert seen.engine is not None
     assert seen.records.preemptions.sum() == seen.engine.grown("preemptions") > 5
     hit = seen.records.preemptions > 0
@@ -81,7 +77,7 @@ def test_the_instants_of_the_engine() -> None:
     assert np.array_equal(gathered.server_token_ns, records.server_token_ns)
     assert len(gathered.chunk_ns) < len(records.chunk_ns)
     filtered = run(
-        "fast?server_timestamps=true&output_filter=enabled", ClosedLoop(1), 3, lengths(9, 100)
+        "fast?server_timestamps=true&output_filter=enabled", ClosedLoop(1), 3, fixed(9, 100)
     ).records
     assert np.diff(filtered.server_token_offsets).tolist() == [100] * 3
     assert (np.diff(filtered.server_token_ns[:100]) > 0).all()
@@ -90,7 +86,7 @@ def test_the_instants_of_the_engine() -> None:
 
 def test_instants_of_tokens_that_never_reached_the_client_are_not_told() -> None:
     scenario = "fast?server_timestamps=true&output_filter=enabled&output_refusal_share=0.5"
-    records = run(scenario, ClosedLoop(2), 20, lengths(9, 200)).records
+    records = run(scenario, ClosedLoop(2), 20, fixed(9, 200)).records
     counts = np.diff(records.server_token_offsets)
     assert counts.tolist() == np.diff(records.chunk_offsets).tolist()
     assert len(records.server_token_ns) == counts.sum()
@@ -127,7 +123,7 @@ def test_gauges_are_sampled_every_quarter_of_a_second() -> None:
 
 
 def test_an_idle_engine_reads_zero() -> None:
-    seen = run("fast", OpenLoop(0.5, "uniform"), 3, lengths(50, 5))
+    seen = run("fast", OpenLoop(0.5, "uniform"), 3, fixed(50, 5))
     assert seen.engine is not None
     assert seen.engine.gauges["running"].max() == 0
     assert len(seen.engine.at_ns) == 25  # 6 s, and a little more
@@ -167,11 +163,11 @@ def test_totals_are_counted_from_before_to_after() -> None:
 def test_critical_evictions_are_told_where_phases_are_told_apart() -> None:
     """Per request, and in sum on the page: never zero for a scheduler that knows none."""
     pressed = "fast?think_mean_tokens=60&kv_blocks=40&context_limit_tokens=512&max_num_seqs=16"
-    seen = run(f"{pressed}&scheduler=phase", ClosedLoop(16), 60, lengths(40, 200))
+    seen = run(f"{pressed}&scheduler=phase", ClosedLoop(16), 60, fixed(40, 200))
     readings, records = seen.engine, seen.records
     assert readings is not None
     assert records.critical_evictions.min() == 0
     assert readings.grown("critical_evictions") == records.critical_evictions.sum() > 0
     assert (records.critical_evictions <= records.preemptions).all()
-    blind = run(pressed, ClosedLoop(16), 60, lengths(40, 200))
+    blind = run(pressed, ClosedLoop(16), 60, fixed(40, 200))
     assert set(blind.records.critical_evictions.tolist()) == {MISSING}

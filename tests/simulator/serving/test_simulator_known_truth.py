@@ -15,6 +15,7 @@ from known_truth import (
     prefill_ns,
     service_ns,
 )
+from replayed import fixed
 
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -22,8 +23,6 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.tokens import reference_tokenizer
-from pytest_llmbench.workloads.lengths import Fixed
-from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 ROUND_TRIP_NS = 50_000
 
@@ -57,10 +56,6 @@ class Listed:
 
     def specification(self) -> Mapping[str, Any]:
         return {}
-
-
-def fixed(prompt: int, output: int) -> SyntheticWorkload:
-    return SyntheticWorkload(f"{prompt}-{output}", Fixed(prompt), Fixed(output))
 
 
 def replayed(scenario: str, workload: Any, load: ClosedLoop | OpenLoop, requests: int) -> Observation:
