@@ -18,6 +18,7 @@ from h2.settings import SettingCodes, Settings
 from http2_frames import header_block
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, RstStreamFrame
 from scripted_server import STREAM, Conversation, Script
+from talk_script import Talk
 
 EVENTS = ("content-type", "text/event-stream")
 
@@ -51,6 +52,18 @@ class Asked:
     def reply(self, parts: Iterable[bytes] = STREAM) -> bytes:
         """A whole reply, each part in a frame of its own."""
         return self.head(EVENTS) + b"".join(map(self.data, parts)) + self.data(b"", end=True)
+
+
+@dataclass
+class StreamTalk(Talk):
+    """One request, by itself on its stream."""
+
+    asked: Asked
+
+    def parts(self) -> list[bytes]:
+        first, second, *rest = STREAM
+        data = self.asked.data
+        return [self.asked.head(EVENTS), data(first), data(second), data(b"".join(rest), end=True)]
 
 
 @dataclass
@@ -160,6 +173,11 @@ def each(answer: Callable[[Peer, Asked], None]) -> Callable[[Peer], None]:
             answer(peer, asked)
 
     return turn
+
+
+def streams(turn: Callable[[StreamTalk], None]) -> Script:
+    """A script that calls ``turn`` for each request."""
+    return peers(each(lambda peer, asked: turn(StreamTalk(peer.conversation, asked, read_ns=asked.read_ns))))
 
 
 def answers(parts: Iterable[bytes] = STREAM) -> Callable[[Peer], None]:

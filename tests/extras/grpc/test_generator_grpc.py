@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -12,12 +11,10 @@ from typing import Any
 import grpc
 import pytest
 from grpc_script import GRPC, REPLY, GrpcTalk, calls, chunk, complete, ping, replies
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, PingAckReceived, RequestReceived, StreamReset
+from h2.events import PingAckReceived, StreamReset
 from planned_load import TextWorkload
 from scripted_load import STEP_NS, MakePlan, Run, Serve, Wire, only, runner
-from scripted_server import Script, ScriptedServer, plain, reply
+from scripted_server import Script, ScriptedServer
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
     VllmEngineServicer,
@@ -25,10 +22,8 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
 )
 from talk_script import Opened, begun, hangs_up, in_turn, nothing_more
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.extras.grpc.transport import CallHead, Calls
-from pytest_llmbench.extras.http2.client import Http2Client
 from pytest_llmbench.extras.http2.transport import Http2
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
@@ -38,7 +33,6 @@ from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.registry import load
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.catalogue import dialect_at
@@ -94,22 +88,6 @@ def test_the_request(run: Run) -> None:
     assert facts.value("timing.submit_point") == "message_sent"
     assert facts.value("timing.first_point") == "first_token_message"
     assert seen.selfcheck.transport == "grpc"
-
-
-def test_a_turn_says_which_session_it_is_of() -> None:
-    head = CallHead(Target.parse("grpc://h:1"), spoken(), "/s/M", "X-Session-Id")
-    for session, said in (("s7", [("x-session-id", "s7")]), (None, [])):
-        server = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        client = Http2Client()
-        server.receive_data(client.opening())
-        client.feed(b"\0\0\0\4\0\0\0\0\0")
-        server.receive_data(client.to_send())
-        client.begin(head.wire("r1", b"", session))
-        asked, body, _ = server.receive_data(client.to_send())
-        assert isinstance(asked, RequestReceived)
-        assert [pair for pair in asked.headers if pair[0] == "x-session-id"] == said
-        assert isinstance(body, DataReceived)
-        assert vllm.GenerateRequest.FromString(body.data[5:]).request_id == "r1"
 
 
 def test_a_connection_has_one_call_at_a_time(run: Run) -> None:
@@ -376,39 +354,6 @@ def test_a_kept_connection_that_was_closed_before_the_request(pinged: bool, stal
 
 
 # --- what is no gRPC
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (plain("400 Bad Request", b"Invalid HTTP request received."),
-         "the server answers with HTTP/1.1 (HTTP/1.1 400 Bad Request), not with HTTP/2"),
-        (b"SSH-2.0-OpenSSH\r\n", "not HTTP/2: the server begins with"),
-    ],
-)  # fmt: skip
-def test_a_server_of_another_protocol(run: Run, answer: bytes, said: str) -> None:
-    seen = run(reply(answer), 2)
-    assert seen.records.counts()["undecodable"] == 2
-    assert all(said in (error or "") and "127.0.0.1:" in (error or "") for error in seen.records.error)
-    assert (seen.records.submitted_ns == MISSING).all()
-
-
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = spoken()
-    load.cache_clear()
-    for name in list(sys.modules):
-        if name.startswith(
-            (
-                "pytest_llmbench.extras.grpc.transport",
-                "pytest_llmbench.extras.http2.transport",
-                "pytest_llmbench.extras.http2.client",
-                "h2.",
-            )
-        ):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "h2", None)
-    with pytest.raises(SuiteError, match=r"(?s)not installed: h2.*pytest-llmbench\[grpc\]"):
-        LoadGenerator(Target.parse("grpc://127.0.0.1:1"), known, model="m")
 
 
 # --- servers of grpcio

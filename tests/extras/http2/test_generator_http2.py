@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import trustme
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, RequestReceived, StreamReset
+from h2.events import ConnectionTerminated, StreamReset
 from http2_script import EVENTS, Asked, Peer, answers, away, each, peers
 from hyperframe.frame import SettingsFrame
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_load import TextWorkload
-from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, outcomes, runner
+from scripted_load import IMPATIENT, MakePlan, Run, Serve, Wire, only, outcomes, runner
 from scripted_server import REPLY, STREAM, Conversation, plain, reply, text_event
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.extras.http2.client import Http2Client
 from pytest_llmbench.extras.http2.transport import Http2, Http2Head, Requests, carry
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
@@ -36,7 +31,6 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.registry import load
 from pytest_llmbench.timing import MonotonicClock, VirtualClock
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
@@ -53,41 +47,6 @@ def gather(peer: Peer, count: int) -> list[Asked]:
 
 
 # --- what is measured
-
-
-@pytest.mark.parametrize("kernel_stamps", [True, False])
-def test_an_event_has_the_instant_of_its_last_byte(
-    run: Run, loop_factory: LoopFactory, kernel_stamps: bool
-) -> None:
-    """And of its frame: the server pauses within frames and within events; both ends share the clock."""
-    sent_ns: list[int] = []
-
-    def answer(peer: Peer, asked: Asked) -> None:
-        sent_ns.append(asked.read_ns)
-        first, second, *rest = STREAM
-        cut = asked.data(first[:3]) + asked.data(first[3:]) + asked.data(second)
-        behind = len(asked.data(second))
-        for piece in (
-            asked.head(EVENTS),
-            cut[: -behind - 4],
-            cut[-behind - 4 : -2],
-            cut[-2:],
-            asked.data(b"".join(rest), end=True),
-        ):
-            sent_ns.append(time.monotonic_ns())
-            peer.conversation.send(piece)
-            peer.conversation.pause(STEP_NS / 1e9)
-
-    seen = run(peers(each(answer)), loop_factory=loop_factory, kernel_stamps=kernel_stamps)
-    records = seen.records
-    assert records.counts()["ok"] == 1, records.error
-    asked, head, part, one, two, last = sent_ns
-    assert records.submitted_ns[0] <= asked
-    assert head <= records.first_byte_ns[0] < part
-    assert one <= records.first_content_ns[0] < two
-    assert two <= records.last_content_ns[0] < last
-    assert last <= records.finished_ns[0]
-    assert (records.output_tokens[0], records.input_tokens[0], records.http_status[0]) == (2, 7, 200)
 
 
 def test_a_record_is_that_of_the_same_reply_over_http1(serve: Serve, plan: MakePlan, run: Run) -> None:
@@ -130,15 +89,6 @@ def test_the_request(run: Run) -> None:
     assert seen.facts.value("wire.http_version") == "2"
     assert seen.facts.value("streaming.protocol") == "sse"
     assert seen.selfcheck.transport == "http/2"
-
-
-def test_chunks_that_one_read_brought_are_told(run: Run) -> None:
-    def answer(peer: Peer, asked: Asked) -> None:
-        peer.send(asked.head(EVENTS) + asked.data(b"".join(STREAM), end=True))
-
-    records = run(peers(each(answer))).records
-    assert records.counts()["ok"] == 1
-    assert records.coalesced_chunks[0] == 1
 
 
 def test_trailers_end_a_reply(run: Run) -> None:
@@ -506,14 +456,6 @@ def test_a_server_that_has_fallen_silent_is_asked_on_another_connection(run: Run
     assert [peer.asked for peer in opened] == [1, 2]
 
 
-def test_an_opening_that_is_never_answered_runs_into_the_deadline(run: Run) -> None:
-    deadlines = Deadlines(connect_s=0.3, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=15.0)
-    seen = run(lambda conversation: conversation.wait(5.0), 3, load=ClosedLoop(3), deadlines=deadlines)
-    for outcome, error in outcomes(seen):
-        assert outcome == "timeout"
-        assert "connect deadline" in error
-
-
 def test_what_is_no_http2_ends_every_stream(run: Run) -> None:
     def turn(peer: Peer) -> None:
         one, _ = gather(peer, 2)
@@ -522,22 +464,6 @@ def test_what_is_no_http2_ends_every_stream(run: Run) -> None:
     for outcome, error in outcomes(run(peers(turn), 2, load=ClosedLoop(2))):
         assert outcome == "undecodable"
         assert error.startswith("not HTTP/2: ")
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (plain("400 Bad Request", b"Invalid"), "answers with HTTP/1.1 (HTTP/1.1 400 Bad Request), not with"),
-        (b"SSH-2.0-OpenSSH\r\n", "not HTTP/2: the server begins with"),
-    ],
-)
-def test_a_server_of_another_protocol(run: Run, answer: bytes, said: str) -> None:
-    seen = run(reply(answer), 2, load=ClosedLoop(2))
-    for outcome, error in outcomes(seen):
-        assert outcome == "undecodable"
-        assert said in error
-        assert "127.0.0.1:" in error
-    assert (seen.records.submitted_ns == MISSING).all()
 
 
 # --- replies are read as over HTTP/1.1
@@ -713,29 +639,3 @@ def test_whatever_comes_each_exchange_ends_once(
     gone = wire.resent + ended
     assert sorted(map(id, gone)) == sorted(map(id, exchanges))
     assert all(len(exchange.stamps) == len(exchange.bodies) for exchange in exchanges)
-
-
-def test_a_turn_says_which_session_it_is_of() -> None:
-    head = Http2Head(Target.parse("http://h:1", http2=True), "/v1/chat/completions", None, "X-Session-Id")
-    for session, said in (("s7", [("x-session-id", "s7")]), (None, [])):
-        server = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        client = Http2Client()
-        opening = client.opening()
-        client.begin(head.wire("r1", b"{}", session))
-        (asked,) = [
-            event
-            for event in server.receive_data(opening + client.to_send())
-            if isinstance(event, RequestReceived)
-        ]
-        assert [pair for pair in asked.headers if pair[0] == "x-session-id"] == said
-
-
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    load.cache_clear()
-    ours = ("pytest_llmbench.extras.http2.transport", "pytest_llmbench.extras.http2.client")
-    for name in list(sys.modules):
-        if name.startswith((*ours, "h2.")):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "h2", None)
-    with pytest.raises(SuiteError, match=r"(?s)not installed: h2.*pytest-llmbench\[http2\]"):
-        LoadGenerator(Target.parse("http://127.0.0.1:1", http2=True), OpenAIChat(), model="m")
