@@ -60,8 +60,14 @@ class Calls:
     noun = "call"
 
     def error_in(self, exchange: Exchange, stream: Stream) -> str | None:
-        status = status_of(stream.trailers) if _is_answer_of_grpc(stream) else None
-        if status is None or status.is_ok:
+        if stream.status is None or not 200 <= stream.status < 300:
+            return None
+        # The status of the call tells success from failure; the page of a proxy has none.
+        held = {name.decode("latin-1"): value.decode("latin-1") for name, value in stream.headers}
+        if not is_stream(held, "grpc") and not any(name == b"grpc-status" for name, _ in stream.trailers):
+            return None
+        status = status_of(stream.trailers)
+        if status.is_ok:
             return None
         if any(exchange.bodies):
             return status.text
@@ -70,15 +76,6 @@ class Calls:
         if status.retry_after:
             exchange.headers = [*exchange.headers, (b"retry-after", status.retry_after.encode())]
         return None
-
-
-def _is_answer_of_grpc(call: Stream) -> bool:
-    """Whether the reply is one of gRPC, whose call status tells success from failure. A proxy's page has
-    none."""
-    if call.status is None or not 200 <= call.status < 300:
-        return False
-    held = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers}
-    return is_stream(held, "grpc") or any(name == b"grpc-status" for name, _ in call.trailers)
 
 
 def carry(

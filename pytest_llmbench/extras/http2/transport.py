@@ -287,7 +287,7 @@ class Http2:
                 each.exchange.submitted_ns = at_ns
 
     def _end(self, carried: Carried) -> None:
-        stream, noun = carried.stream, self._manner.noun
+        exchange, stream, noun = carried.exchange, carried.stream, self._manner.noun
         if stream.unprocessed and self._may_retry(carried):
             self._retired = self._retired or self._manner.lone
             self._retry(carried)
@@ -296,18 +296,14 @@ class Http2:
         elif stream.unprocessed:
             self._break(carried, f"went away ({self._client.going_away}) without having begun the {noun}")
         else:
-            self._complete_with(carried)
-
-    def _complete_with(self, carried: Carried) -> None:
-        exchange, stream = carried.exchange, carried.stream
-        carried.tell_head()
-        error = self._manner.error_in(exchange, stream)
-        at_ns = exchange.stamps[-1]
-        if stream.was_cut or exchange.submitted_ns is None:
-            self._retired = True  # what was not sent of the request is still in the server's window
-        self.connection.kept(at_ns)
-        self._go_on()
-        exchange.finish(End.COMPLETE, at_ns, error)
+            carried.tell_head()
+            error = self._manner.error_in(exchange, stream)
+            at_ns = exchange.stamps[-1]
+            if stream.was_cut or exchange.submitted_ns is None:
+                self._retired = True  # what was not sent of the request is still in the server's window
+            self.connection.kept(at_ns)
+            self._go_on()
+            exchange.finish(End.COMPLETE, at_ns, error)
 
     def _break(self, carried: Carried, how: str) -> None:
         exchange = carried.exchange

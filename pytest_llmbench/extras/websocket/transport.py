@@ -475,9 +475,18 @@ class MessageReader:
     def _received(self, data: bytes = b"") -> Received:
         protocol, found = self._protocol, Received()
         events = protocol.events_received()
-        for event in events:
-            if isinstance(event, Frame) and event.opcode in _DATA:
-                self._take(event, found)
+        for frame in events:
+            if not isinstance(frame, Frame) or frame.opcode not in _DATA:
+                continue
+            found.of_messages = True
+            if frame.opcode is Opcode.BINARY:
+                self.problem = self.problem or "a binary message, where messages are JSON text"
+            if self.problem:
+                continue
+            self._parts.append(bytes(frame.data))
+            if frame.fin:
+                found.messages.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
+                self._parts = []
         frames = [event for event in events if isinstance(event, Frame)]
         sizes = (
             2 + len(frame.data) + next((more for least, more in _LENGTHS if len(frame.data) >= least), 0)
@@ -497,17 +506,6 @@ class MessageReader:
         elif protocol.parser_exc is not None and not self._ended:
             self.problem = self.problem or shorten(f"not WebSocket: {protocol.parser_exc}")
         return found
-
-    def _take(self, frame: Frame, found: Received) -> None:
-        found.of_messages = True
-        if frame.opcode is Opcode.BINARY:
-            self.problem = self.problem or "a binary message, where messages are JSON text"
-        if self.problem:
-            return
-        self._parts.append(bytes(frame.data))
-        if frame.fin:
-            found.messages.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
-            self._parts = []
 
     def _refusal(self, error: Exception) -> Refusal | None:
         """The refusal in a failed handshake; ``None`` for a connection that ended without an answer."""

@@ -160,9 +160,20 @@ class MetricsPage:
             for each, engine in self._engines:
                 family.add_metric(each.labels, value(engine))
             yield family
-        yield self._settings("cache_config_info", "Settings of the KV cache, as labels.", _cache)
+        cache = {
+            "block_size": "kv_block_tokens",
+            "enable_prefix_caching": "prefix_caching",
+            "num_gpu_blocks": "kv_blocks",
+        }
+        yield self._settings("cache_config_info", "Settings of the KV cache, as labels.", cache)
         # vLLM has no such series: its page does not state the size of its batch.
-        yield self._settings("scheduler_config_info", "Settings of the scheduler, as labels.", _scheduler)
+        scheduler = {
+            "max_num_seqs": "max_num_seqs",
+            "max_num_batched_tokens": "max_num_batched_tokens",
+            "enable_chunked_prefill": "chunked_prefill",
+            "policy": "scheduler",
+        }
+        yield self._settings("scheduler_config_info", "Settings of the scheduler, as labels.", scheduler)
         for name, (count, help_text) in _COUNTERS.items():
             counter = CounterMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
             for each, engine in self._engines:
@@ -181,14 +192,12 @@ class MetricsPage:
             lambda each, engine: dict(enumerate(engine.totals.accepted_at(each.config.speculative_tokens))),
         )
 
-    def _settings(
-        self, name: str, help_text: str, settings: Callable[[EngineConfig], Mapping[str, object]]
-    ) -> Metric:
-        """A series for each engine that is always 1."""
-        names = tuple(settings(self._engines[0][0].config)) if self._engines else ()
-        family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, *names))
+    def _settings(self, name: str, help_text: str, settings: Mapping[str, str]) -> Metric:
+        """A series for each engine that is always 1, with settings (label → name) as further labels."""
+        family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, *settings))
         for each, _ in self._engines:
-            family.add_metric((*each.labels, *map(str, settings(each.config).values())), 1.0)
+            values = (str(getattr(each.config, own)) for own in settings.values())
+            family.add_metric((*each.labels, *values), 1.0)
         return family
 
     def _by(
@@ -204,23 +213,6 @@ class MetricsPage:
             for value, count in counts(each, engine).items():
                 family.add_metric((*each.labels, str(value)), count)
         return family
-
-
-def _cache(config: EngineConfig) -> dict[str, object]:
-    return {
-        "block_size": config.kv_block_tokens,
-        "enable_prefix_caching": config.prefix_caching,
-        "num_gpu_blocks": config.kv_blocks,
-    }
-
-
-def _scheduler(config: EngineConfig) -> dict[str, object]:
-    return {
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "enable_chunked_prefill": config.chunked_prefill,
-        "policy": config.scheduler,
-    }
 
 
 _COUNTERS = {

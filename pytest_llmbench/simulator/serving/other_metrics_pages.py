@@ -7,7 +7,7 @@ Sources: SGLang's ``srt/observability/metrics_collector.py``, TensorRT-LLM's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -129,7 +129,13 @@ class _Page:
                 gauge = GaugeMetricFamily(series, name.replace("_", " "), labels=self._labels)
                 gauge.add_metric(self._values, gauges[name])
                 families.append(gauge)
-        return [*families, *self._by_place(counters), *self._times()]
+        count = sum(metrics.timed for metrics, _ in self._engines)
+        for name, (series, labels) in self._form.times.items():
+            times = HistogramMetricFamily(series, f"seconds of {name}", labels=(*self._labels, *labels))
+            spent = sum(metrics.seconds[name] for metrics, _ in self._engines)
+            times.add_metric((*self._values, *labels.values()), [("+Inf", count)], spent)
+            families.append(times)
+        return [*families, *self._by_place(counters)]
 
     def _counters(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -159,14 +165,6 @@ class _Page:
             # What is beyond the end of a reply counts too.
             found["tokens_per_step"] = tokens / max(steps, 1.0)
         return found
-
-    def _times(self) -> Iterator[Metric]:
-        count = sum(metrics.timed for metrics, _ in self._engines)
-        for name, (series, labels) in self._form.times.items():
-            family = HistogramMetricFamily(series, f"seconds of {name}", labels=(*self._labels, *labels))
-            spent = sum(metrics.seconds[name] for metrics, _ in self._engines)
-            family.add_metric((*self._values, *labels.values()), [("+Inf", count)], spent)
-            yield family
 
     def _by_place(self, counters: Mapping[str, float]) -> list[Metric]:
         """The counters by place in the draft; one shows up when it first counts, as in the engines."""
