@@ -166,8 +166,7 @@ class Engine:
             )
             sequence.think_tokens, sequence.think_reason = thoughts, reason
             sequence.output_tokens = thoughts + answer
-        filtered = self.guardrails.holds and sequence.generates
-        cut = self.guardrails.cut(sequence.output_tokens) if filtered else None
+        cut = self.guardrails.cut(sequence.output_tokens) if sequence.generates else None
         if cut is not None:
             sequence.output_tokens, sequence.withheld_tokens = cut
             sequence.finish_reason = "content_filter"

@@ -50,11 +50,13 @@ class Guardrails:
         return Screening(round(cost_us * 1000), refused)
 
     def cut(self, output_tokens: int) -> tuple[int, int] | None:
-        """The place where the output filter, if there is one, breaks an answer off: tokens computed, and how
-        many of these are withheld.
+        """The place where the output filter breaks an answer off: tokens computed, and how many of these are
+        withheld.
 
         ``None`` for an answer that passes. The window that is refused is any of them with equal chance.
         """
+        if not self.holds:
+            return None
         chance, place = self._output_random.random(), self._output_random.random()
         if chance >= self._config.output_refusal_share:
             return None
