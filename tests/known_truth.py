@@ -83,3 +83,10 @@ def truth_of(engine: EmbeddedEngine, request_id: str) -> GroundTruth:
     """What the engine says of this one request."""
     (truth,) = [truth for truth in engine.ground_truth() if truth.request_id == request_id]
     return truth
+
+
+def in_order(before_ns: int, truth: GroundTruth, after_ns: int) -> bool:
+    """Whether all instants of a whole reply are known, in order, and between those two."""
+    known = (truth.received_ns, truth.queued_ns, truth.admitted_ns, truth.first_token_ns)
+    instants = [before_ns, *known, truth.first_write_ns, truth.last_write_ns, after_ns]
+    return None not in instants and instants == sorted(instants, key=int)

@@ -84,26 +84,22 @@ def test_a_long_curve_stays_exact_where_it_keeps_a_point(monkeypatch: pytest.Mon
     assert list(meter.curve.energy_j) == sorted(meter.curve.energy_j)
 
 
-def test_the_driver_meters_each_step_on_its_schedule() -> None:
-    async def scenario() -> None:
-        alarm = VirtualAlarm()
-        driver = EngineDriver(
-            parse_scenario(f"{STEPS}&{POWER}"), lambda: alarm, GroundTruthLog(), alarm.clock
-        )
-        reply = KeptReply(alarm)
-        running = asyncio.create_task(driver.run())
-        given(driver, EngineSequence("r", 10, 4), reply)
-        await reply.done.wait()
-        running.cancel()
-        assert reply.token_ns[-1] == 1040 * MS
-        (curve,) = parse_energy(energy_json([meter.curve for meter in driver.meters]).decode())
-        assert curve == driver.meters[0].curve
-        assert curve.joules(1010 * MS) == pytest.approx(600 * 0.01 + 10 * 0.5 + 1)
-        assert curve.watts(1005 * MS) == pytest.approx(1200)
-        assert curve.joules(1040 * MS) == pytest.approx(600 * 0.04 + 10 * 0.5 + 4)
-        assert curve.watts(1041 * MS) == 200
-
-    asyncio.run(scenario())
+@pytest.mark.asyncio
+async def test_the_driver_meters_each_step_on_its_schedule() -> None:
+    alarm = VirtualAlarm()
+    driver = EngineDriver(parse_scenario(f"{STEPS}&{POWER}"), lambda: alarm, GroundTruthLog(), alarm.clock)
+    reply = KeptReply(alarm)
+    running = asyncio.create_task(driver.run())
+    given(driver, EngineSequence("r", 10, 4), reply)
+    await reply.done.wait()
+    running.cancel()
+    assert reply.token_ns[-1] == 1040 * MS
+    (curve,) = parse_energy(energy_json([meter.curve for meter in driver.meters]).decode())
+    assert curve == driver.meters[0].curve
+    assert curve.joules(1010 * MS) == pytest.approx(600 * 0.01 + 10 * 0.5 + 1)
+    assert curve.watts(1005 * MS) == pytest.approx(1200)
+    assert curve.joules(1040 * MS) == pytest.approx(600 * 0.04 + 10 * 0.5 + 4)
+    assert curve.watts(1041 * MS) == 200
 
 
 def test_the_accelerators_of_an_engine_share_its_power() -> None:
