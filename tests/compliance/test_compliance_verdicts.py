@@ -124,7 +124,7 @@ def test_answers_show_what_they_rest_on() -> None:
         "load.rate_rps": 50.0,
         "load.arrival": "poisson",
     }
-    assert entries["M-5.1.2.1-request-count-p999"].evidence["requests"] == {"measured": 10_050}
+    assert entries["M-5.1.2.1-request-count-p999"].evidence["measured_requests"] == 10_050
     assert entries["M-4.2.3-poisson"].evidence["capability.arrival.poisson"] is True
 
 

@@ -128,6 +128,7 @@ def _requests_of_classes(view: EvidenceView) -> dict[str, int]:
         counted[f"{name} in the mix"] = int((mix == name).sum())
         alone = [one for one in tested(view, ALONE) if one.level.class_label == name]
         counted |= {f"{name} in {one.label}": len(one.records) for one in alone}
+    view.note("requests", counted)
     return counted
 
 

@@ -114,13 +114,13 @@ def closed_loop_1_to_4(view: EvidenceView) -> Answer:
     )
 
 
-check("P-5.9.2-20-per-length")(
-    at_least(
-        REQUESTS_PER_LENGTH,
-        "requests of a length",
-        lambda view: {length: int(one.records.ok.sum()) for length, one in _lengths(view)},
-    )
-)
+def _requests_ok(view: EvidenceView) -> dict[int, int]:
+    counted = {length: int(one.records.ok.sum()) for length, one in _lengths(view)}
+    view.note("requests_ok", counted)
+    return counted
+
+
+check("P-5.9.2-20-per-length")(at_least(REQUESTS_PER_LENGTH, "requests of a length", _requests_ok))
 check("P-5.9.4-per-length")(
     figures(
         "ttft[{}].mean",

@@ -100,7 +100,6 @@ def at_least(least: int, what: str, counts: Callable[[EvidenceView], Mapping[Any
 
     def predicate(view: EvidenceView) -> Answer:
         counted = counts(view)
-        view.note(what, counted)
         told = ", ".join(f"{label} {count}" for label, count in counted.items())
         enough = min(counted.values()) >= least
         return view.answer(enough, f"{what}: {told}", f"{what}: {told}; at least {least} are needed")

@@ -55,7 +55,14 @@ def request_count_defined(view: EvidenceView) -> Answer:
 
 
 def _measured(view: EvidenceView) -> dict[str, int]:
+    view.note("measured_requests", len(view.records))
     return {"measured": len(view.records)}
+
+
+def _samples(view: EvidenceView) -> dict[str, int]:
+    samples = int(has_first_token(view.records).sum())
+    view.note("samples", samples)
+    return {"samples": samples}
 
 
 check("M-5.1.2.1-request-count-p99")(at_least(P99_REQUESTS, "requests", _measured))
@@ -158,7 +165,7 @@ check("P-5.1.4.3-sample-floor")(
     at_least(
         P999_REQUESTS,
         f"TTFT samples (P99 alone needs {P99_REQUESTS})",
-        lambda view: {"samples": int(has_first_token(view.records).sum())},
+        _samples,
     )
 )
 
