@@ -472,12 +472,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--test", metavar="TEXT", help="only tests whose node id contains this")
     parser.add_argument("--all", action="store_true", help="include warm-ups, probes and void loads")
-    for path, rows in _written(parser.parse_args(list(arguments))):
-        print(f"{path}: {rows} requests")
-    return 0
-
-
-def _written(given: argparse.Namespace) -> Iterator[tuple[Path, int]]:
+    given = parser.parse_args(list(arguments))
     if given.csv is None and given.parquet is None:
         raise SuiteError("nothing to write: give --csv FILE or --parquet FILE, or both")
     report = load_report(given.report)
@@ -494,7 +489,8 @@ def _written(given: argparse.Namespace) -> Iterator[tuple[Path, int]]:
         )  # fmt: skip
     if given.csv is not None:
         write_csv(given.csv, CSV_COLUMNS, csv_rows(found()))
-        yield given.csv, count
+        print(f"{given.csv}: {count} requests")
     if given.parquet is not None:
         write_parquet(given.parquet, found())
-        yield given.parquet, count
+        print(f"{given.parquet}: {count} requests")
+    return 0

@@ -111,28 +111,28 @@ class MeasuredTest:
     def verdict_summary(self) -> str:
         """The first objective that decides, for a line in pytest's summary: ``ttft.p99 412 [398, 431] ms,
         limit <= 300 ms``."""
+        shown, worse = self._not_kept()
         told = [
             f"{(metric := entry.objective.metric)} {_seen(entry)}, limit{_asked(entry).removeprefix(metric)}"
-            for entry in self._objectives_not_kept()
+            for entry in shown
         ]
-        told += [sentence(plain_object(found)) for found in self._comparisons_not_kept()]
+        told += [sentence(plain_object(found)) for found in worse]
         undecided = "INCONCLUSIVE " if self.gate_is_inconclusive else ""
         return f"{undecided}{told[0]}" + (f"; and {len(told) - 1} more" if len(told) > 1 else "")
 
-    def _objectives_not_kept(self) -> list[JudgedObjective]:
-        """The objectives that are not kept, the broken ones first."""
-        shown = [one for one in self.result.gate.objectives if one.verdict in _NOT_KEPT]
-        return sorted(shown, key=lambda entry: _NOT_KEPT.index(entry.verdict))
-
-    def _comparisons_not_kept(self) -> list[Comparison]:
-        """The comparisons that are not kept, the broken ones first."""
-        shown = [one for one in self.result.gate.regressions if verdict_of(one) in _NOT_KEPT]
-        return sorted(shown, key=lambda found: _NOT_KEPT.index(verdict_of(found)))
+    def _not_kept(self) -> tuple[list[JudgedObjective], list[Comparison]]:
+        """The objectives and the comparisons that are not kept, the broken ones first."""
+        judged = [(one.verdict, one) for one in self.result.gate.objectives]
+        compared = [(verdict_of(one), one) for one in self.result.gate.regressions]
+        return (
+            [one for wanted in _NOT_KEPT for verdict, one in judged if verdict == wanted],
+            [one for wanted in _NOT_KEPT for verdict, one in compared if verdict == wanted],
+        )
 
     def verdict_text(self) -> str:
         """The objectives that are not kept, one per line, the broken ones first."""
         judged, compared = self.result.gate.objectives, self.result.gate.regressions
-        shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
+        shown, worse = self._not_kept()
         lines = [
             f"{entry.verdict.upper()} {_asked(entry)}: {_seen(entry)}, n={entry.n}; {entry.reason}"
             for entry in shown

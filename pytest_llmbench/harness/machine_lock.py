@@ -11,7 +11,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 _NAME = "pytest-llmbench-load.lock"
@@ -57,12 +57,7 @@ class MachineLock:
 _OF_THIS_PROCESS = MachineLock()
 
 
-@contextmanager
-def machine_lock(worker: str | None) -> Generator[None, None, None]:
+def machine_lock(worker: str | None) -> AbstractContextManager[None]:
     """Hold the lock while a server is started or loaded. ``worker``: that of pytest-xdist; None without
     xdist: no lock."""
-    if worker is None:
-        yield
-        return
-    with _OF_THIS_PROCESS.held():
-        yield
+    return nullcontext() if worker is None else _OF_THIS_PROCESS.held()

@@ -272,25 +272,18 @@ def csv_rows(found: Sequence[Series]) -> Iterator[list[Cell]]:
 def drawing(series: Series) -> str:
     """An SVG drawing: the value of each session by its number, with the band of the intervals and the new
     levels."""
-    return plots.render(outward_value(_plot(series)), "history")
-
-
-def _mark(change: Change, series: Series) -> str:
-    """The session from which on there is a new level, and the size of the step."""
-    name = series.points[change.at].session.name
-    if change.comparison is None or (step := change.comparison.change.point) is None:
-        return name
-    return f"{name} {numbers.signed(step)}"
-
-
-def _plot(series: Series) -> dict[str, Any]:
+    marks: dict[str, float] = {}
+    for change in series.changes:
+        name = series.points[change.at].session.name
+        step = None if change.comparison is None else change.comparison.change.point
+        marks[name if step is None else f"{name} {numbers.signed(step)}"] = float(change.at + 1)
     label = metric_label(series.metric)
     points = [(number + 1, point.estimate) for number, point in enumerate(series.points)]
     unit = points[0][1].unit
     known = [(float(at), own.point) for at, own in points if own.point is not None]
     test = series.nodeid.rpartition("::")[2]
     band = [(float(at), own.lower, own.upper) for at, own in points if own.closed]
-    return {
+    plot = {
         "title": f"{series.metric} of {series.nodeid}",
         "heading": f"{label} of {test}",
         "x_label": "Session",
@@ -304,8 +297,9 @@ def _plot(series: Series) -> dict[str, Any]:
                 "upper": [upper for _, _, upper in band],
             }
         },
-        "marks": {_mark(change, series): float(change.at + 1) for change in series.changes},
+        "marks": marks,
     }
+    return plots.render(outward_value(plot), "history")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -382,16 +382,16 @@ def highest(
     return Found(best, tuple(search.levels), search.ending(bounds))
 
 
+@dataclass
 class _Search:
     """The levels of a search, and the time that it has."""
 
-    def __init__(self, measure: Measure, clock: Callable[[], float], ends: float) -> None:
-        self._measure = measure
-        self._clock = clock
-        self._ends = ends
-        self._took = 0.0
-        self.levels: list[LevelFigures] = []
-        self._failed: dict[float, LevelFigures] = {}
+    _measure: Measure
+    _clock: Callable[[], float]
+    _ends: float
+    _took: float = 0.0
+    levels: list[LevelFigures] = field(default_factory=list)
+    _failed: dict[float, LevelFigures] = field(default_factory=dict)
 
     def holds(self, load: float) -> bool | None:
         """Whether the level holds; None if there was no time to measure it, or to measure it again."""

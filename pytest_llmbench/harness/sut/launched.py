@@ -64,14 +64,11 @@ class LaunchedServer:
     def __init__(
         self, launch: Launch, child: subprocess.Popen[bytes], log: IO[bytes], guard: GroupGuard
     ) -> None:
-        self._launch = launch
-        self._child = child
-        self._log = log
+        self._launch, self._child, self._log, self._guard = launch, child, log, guard
         self.url = ""
         """The endpoint: where it answers, with the path of its API. Empty if the caller knows it."""
         self.startup_s = math.nan
         """Time from its start until it was healthy, in seconds; asked every 0.1 s."""
-        self._guard = guard
         _RUNNING.add(self)
 
     @classmethod
