@@ -24,6 +24,7 @@ from pytest_llmbench.metrics.session_figures import latencies, ranks
 from pytest_llmbench.metrics.summary import estimate, of_quantiles
 from pytest_llmbench.model.draft import STARVATION_FACTOR
 from pytest_llmbench.model.estimate import LEVEL, Estimate
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.crude import power_mean_bound
@@ -146,7 +147,7 @@ def class_jain_index(mixed: Mapping[str, Samples], isolated: Mapping[str, Sample
         return estimate(point, OPEN, n, "no interval: the run spans too few memories of a class")
     freedom = min(of.freedom for pair in found for _, of in pair if of is not None)
     interval = jain_of_means_interval(drawn, freedom=freedom)
-    method = f"slowdowns drawn from their errors, t with {freedom:.0f} degrees of freedom"
+    method = f"slowdowns drawn from their errors, t with {quantity(freedom, 'count')} degrees of freedom"
     return estimate(point, interval, n, method)
 
 

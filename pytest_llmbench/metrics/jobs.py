@@ -34,6 +34,7 @@ from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.metrics.throughput import Limits
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import LEVEL, ByRun, Estimate, EstimateKind, SavedSpread
+from pytest_llmbench.model.numbers import percentage, trimmed
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.look_samples import Ends, scores
 from pytest_llmbench.stats.runs import FloatArray
@@ -120,8 +121,8 @@ def _method(kind: EstimateKind, runs: int, factor: float, saved: SavedSpread | N
         return f"{of}, t with {runs - 1} degrees of freedom on logarithms"
     if kind is EstimateKind.SAVED_SPREAD and saved is not None:
         unit = "sessions" if saved.of_sessions else "runs"
-        return f"{of}, spread of {saved.deviation:.1%} between {saved.count} earlier {unit}"
-    return f"{of}, assumed to spread by a factor of {factor:g}"
+        return f"{of}, spread of {percentage(saved.deviation)} between {saved.count} earlier {unit}"
+    return f"{of}, assumed to spread by a factor of {trimmed(factor)}"
 
 
 def job_share(share: Estimate, every: Sequence[FloatArray]) -> Estimate:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, NetworkFact
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.backlog import Backlog, backlog
@@ -298,14 +299,15 @@ def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Es
     if adjustment.get("applied") is not True or amount is None:
         return {}
     measured = (facts.value(NetworkFact.RTT_MS) or {}).get("p50")
+    declared = f"declared are {quantity(amount, 'ms')} of network time"
     if measured is not None and amount > measured + ROUND_TRIP_TOLERANCE_MS:
-        why = f"declared are {amount:g} ms of network time, a round trip of {measured:g} ms was measured"
+        why = f"{declared}, a round trip of {quantity(measured, 'ms')} was measured"
     elif any(
         one.point is not None and one.point <= amount
         for name, one in metrics.items()
         if name.startswith("ttft.")
     ):
-        why = f"declared are {amount:g} ms of network time, and a TTFT is no longer than that"
+        why = f"{declared}, and a TTFT is no longer than that"
     else:
         why = ""
     found = {}

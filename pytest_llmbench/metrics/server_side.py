@@ -17,6 +17,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import EndpointFact, Facts, TokenizerFact
+from pytest_llmbench.model.numbers import number, percentage
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
@@ -150,12 +151,12 @@ class Miscount(NamedTuple):
     def why(self) -> str:
         """What cannot be, in words."""
         if self.kind == "beyond_limit_share":
-            return f"{self.amount:.1%} of the replies count more output tokens than max_tokens"
+            return f"{percentage(self.amount)} of the replies count more output tokens than max_tokens"
         if self.kind == "unshown_share":
-            return f"{self.amount:.1%} at least of the output tokens that are counted have no text"
+            return f"{percentage(self.amount)} at least of the output tokens that are counted have no text"
         return (
-            f"the tokenizer's file, which counted, makes {self.amount:.1f} times the tokens of cl100k_base, "
-            "as no vocabulary of a language model does"
+            f"the tokenizer's file, which counted, makes {number(self.amount)} times the tokens of "
+            "cl100k_base, as no vocabulary of a language model does"
         )
 
 

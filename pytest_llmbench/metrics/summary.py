@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.stats import crude as crude_ends
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
@@ -324,8 +325,9 @@ class _Sample:
 def of_quantiles(of: Spread) -> str:
     """How wide the interval of a mean is taken, in words: the quantiles of Student's t, or resampling."""
     if of.resampled is None:
-        return f"t with {of.freedom:.0f} degrees of freedom"
-    return f"studentised block bootstrap of {of.freedom + 1:.0f} blocks, {len(of.resampled)} resamples"
+        return f"t with {quantity(of.freedom, 'count')} degrees of freedom"
+    blocks = quantity(of.freedom + 1, "count")
+    return f"studentised block bootstrap of {blocks} blocks, {len(of.resampled)} resamples"
 
 
 def _effective(worth: float) -> str:

@@ -66,7 +66,7 @@ def test_no_figure_rests_on_counts_that_cannot_be(test: str) -> None:
     assert not any(per_token(result))
     assert any(per_token(honest))
     assert not any("tok/s" in cell for table in result.tables for row in table.rows for cell in row)
-    assert "no figures per token: 100.0% of the replies count more output tokens" in " ".join(
+    assert "no figures per token: 100 % of the replies count more output tokens" in " ".join(
         map(str, result.notes)
     )
     came = [run.records for run in result.observations]

@@ -80,7 +80,7 @@ def test_a_saved_spread_of_its_own_name_only(of_sessions: bool, told: str) -> No
     saved = {"ttft.p50": SavedSpread(0.04, 6, of_sessions)}
     found = job_metrics({"ttft.p50": sample(100.0), "ttft.p99": sample(300.0)}, {}, saved)
     assert found["ttft.p50"].kind is EstimateKind.SAVED_SPREAD
-    assert found["ttft.p50"].method == f"exact in its run, spread of 4.0% {told}"
+    assert found["ttft.p50"].method == f"exact in its run, spread of 4 % {told}"
     assert found["ttft.p50"].upper == pytest.approx(100 * math.exp(2.570582 * 0.04), rel=1e-5)
     assert found["ttft.p99"].kind is EstimateKind.ASSUMED_SPREAD
 

@@ -36,7 +36,7 @@ from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
@@ -256,9 +256,10 @@ class AdaptiveParameters(LoadParameters):
                 found.append(f"{each} cannot be decided by any number of requests: limit a share below it")
             elif most is not None and most * self.run_count < fewest:
                 lower = highest_decided(each.metric, most * self.run_count)
-                needs = f"{each} needs at least {fewest:.0f} requests to be decided, {told}"
+                needs = f"{each} needs at least {quantity(fewest, 'count')} requests to be decided, {told}"
                 found.append(
-                    f"{needs}: ask for {fewest:.0f} or more" + (f", or for {lower}" if lower else "")
+                    f"{needs}: ask for {quantity(fewest, 'count')} or more"
+                    + (f", or for {lower}" if lower else "")
                 )
         return found
 
@@ -438,7 +439,7 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
         look=verdict.looks,
         judged=verdict.n,
         slots=slots,
-        level=f"{100 * verdict.estimates[0].level:.6g} %",
+        level=f"{trimmed(100 * verdict.estimates[0].level)} %",
         usual=Amount(1 - ALPHA, "ratio"),
         figures_of=sent - (slots or 0),
     )

@@ -28,6 +28,7 @@ from pytest_llmbench.metrics.throughput import Window, level_window, submitted_i
 from pytest_llmbench.model.draft import TAIL_FACTOR
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import SUTFact
+from pytest_llmbench.model.numbers import number, percentage, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
@@ -186,7 +187,9 @@ def queue_grows(queue: Queue | None) -> tuple[str, ...]:
     if queue is None or not queue.growth.growing:
         return ()
     first, last = queue.growth.means[0], queue.growth.means[-1]
-    return (f"the queue grows: {queue.source} {first:.1f} in the first fifth, {last:.1f} in the last",)
+    return (
+        f"the queue grows: {queue.source} {number(first)} in the first fifth, {number(last)} in the last",
+    )
 
 
 def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[str, ...]:
@@ -195,7 +198,8 @@ def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[st
     if seen.plan.load.request_rate is not None:
         balance = completion_balance(seen.records, window)
         if balance is not None and balance.short:
-            found.append(f"completions at {balance.share:.1%} of the arrivals (limit {COMPLETION_SHARE:.0%})")
+            limit = percentage(COMPLETION_SHARE)
+            found.append(f"completions at {percentage(balance.share)} of the arrivals (limit {limit})")
     if seen.records.failed.all():
         found.append("no request was completed")
     if seen.stopped is not None and seen.plan.may_break:
@@ -211,7 +215,9 @@ def long_tail(ttft_p99: Estimate, reference: Reference) -> tuple[str, ...]:
     times = p99 / reference.ttft_p50_ms
     if times <= TAIL_FACTOR:
         return ()
-    return (f"TTFT P99 is {times:.1f} times the P50 of {reference.of_level} (limit {TAIL_FACTOR:g})",)
+    return (
+        f"TTFT P99 is {number(times)} times the P50 of {reference.of_level} (limit {trimmed(TAIL_FACTOR)})",
+    )
 
 
 def gain_is_spent(lower: Level, higher: Level) -> str | None:
@@ -227,8 +233,8 @@ def gain_is_spent(lower: Level, higher: Level) -> str | None:
     if gain >= LEAST_GAIN:
         return None
     return (
-        f"throughput gains {gain:.1%} from {lower.concurrency} to {higher.concurrency} in flight "
-        f"(limit {LEAST_GAIN:.0%})"
+        f"throughput gains {percentage(gain)} from {lower.concurrency} to {higher.concurrency} in flight "
+        f"(limit {percentage(LEAST_GAIN)})"
     )
 
 
@@ -306,9 +312,9 @@ def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
         return []
     over: list[str] = []
     for plan in plans:
-        for number, session in enumerate(shapes_of(plan)):
+        for index, session in enumerate(shapes_of(plan)):
             told = session_mistakes(session, shared_tokens=workload.shared_tokens, context_tokens=limit)
-            over += [f"session {number}: {mistake}" for mistake in told]
+            over += [f"session {index}: {mistake}" for mistake in told]
     if not over:
         return []
     more = f" (and {len(over) - _TOO_LONG_SHOWN} more)" if len(over) > _TOO_LONG_SHOWN else ""

@@ -31,6 +31,7 @@ from pytest_llmbench.model.facts import (
     WireFact,
     WorkloadFact,
 )
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Outcome, TokenSource
@@ -223,12 +224,13 @@ _BOUNDARIES = {
 def configuration(facts: Facts, seen: Sequence[Observation]) -> tuple[tuple[str, str], ...]:
     """The summary as (item, text) pairs; the text says so where nobody declared or measured the item."""
     requests, runs = sum(len(run.records) for run in seen), f" in {len(seen)} runs" if len(seen) > 1 else ""
+    lasted_s = sum(run.duration_s for run in seen)
     texts = (
         _boundary(facts),
         f"{_model(facts)} on {_hardware(facts)}",
         _workload_item(facts),
         describe_loads([run.plan.load for run in seen]) or UNDECLARED,
-        f"{requests} requests{runs}, {sum(run.duration_s for run in seen):.1f} s",
+        f"{requests} requests{runs}, {quantity(lasted_s, 's')}",
         facts.value(WarmupFact.DESCRIPTION, UNDECLARED),
         facts.value(SUTFact.PREFIX_CACHING, UNDECLARED),
         _guardrails_item(facts),
@@ -267,7 +269,9 @@ def _hardware(facts: Facts) -> str:
         return "hardware not declared"
     count = facts.value(SUTFact.ACCELERATOR_COUNT, "?")
     memory = facts.value(SUTFact.ACCELERATOR_MEMORY_GIB)
-    return f"{count} × {kind}" + (f" ({memory:g} GiB each)" if isinstance(memory, int | float) else "")
+    return f"{count} × {kind}" + (
+        f" ({quantity(memory, 'GiB')} each)" if isinstance(memory, int | float) else ""
+    )
 
 
 def _workload_item(facts: Facts) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.metrics.throughput import load_end_ns
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, SLOWEST_REQUESTS, TTFT_OVER_TIME, Plot
@@ -147,7 +148,7 @@ def _slowest(seen: Observation, ttft_ms: FloatArray, of: str) -> tuple[Plot, ...
     chosen = slow[np.argsort(-ttft_ms[slow], kind="stable")[:SLOWEST]]
     sent = records.submitted_ns[chosen]
     names = tuple(
-        f"#{index} at {at:.1f} s"
+        f"#{index} at {quantity(at, 's')}"
         for index, at in zip(records.index[chosen], (sent - seen.started_ns) / 1e9, strict=True)
     )
     series = {name: bars(*ends, unit_ns=1e6) for name, ends in parts_of(records, chosen, sent).items()}

@@ -17,7 +17,7 @@ from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
 from pytest_llmbench.metrics.server_side import cached_input, cold_starts
 from pytest_llmbench.model.draft import STEADY_PROBES
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, number
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
@@ -150,7 +150,7 @@ def _report(
     settled = _settled(probes, setting.warmup.tolerance)
     after = _latencies(probes)
     drained = all(part.in_flight_at_end == 0 for part in every)
-    shown = ", ".join("failed" if value is None else f"{value:.1f}" for value in after[-STEADY_PROBES:])
+    shown = ", ".join("failed" if value is None else number(value) for value in after[-STEADY_PROBES:])
     # None were wanted and none came in a test that generates nothing.
     tokens = f"{output_tokens} output tokens, " if output_tokens or setting.warmup.output_tokens else ""
     return WarmupReport(

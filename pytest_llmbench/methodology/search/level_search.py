@@ -41,6 +41,7 @@ from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.numbers import percentage, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -165,16 +166,16 @@ class Criteria:
         found = [] if seen.observation.stopped is None else [f"ended early: {seen.observation.stopped}"]
         ratio = seen.level.completion_ratio
         if ratio is None or ratio < self.min_completion:
-            text = "nothing was sent" if ratio is None else f"completion {ratio:.2%}"
+            text = "nothing was sent" if ratio is None else f"completion {percentage(ratio)}"
             ours = timeouts(seen.records)
             named = f"; {ours} were given up by the load generator's own deadline" if ours else ""
-            found.append(f"{text} (at least {self.min_completion:.0%}{named})")
+            found.append(f"{text} (at least {percentage(self.min_completion)}{named})")
         if self.ttft_p99_ms is not None:
             p99 = seen.point("ttft.p99")
             if p99 is None:
                 found.append("TTFT P99 not known")
             elif p99 > self.ttft_p99_ms:
-                found.append(f"TTFT P99 {p99:.1f} ms (at most {self.ttft_p99_ms:g} ms)")
+                found.append(f"TTFT P99 {quantity(p99, 'ms')} (at most {quantity(self.ttft_p99_ms, 'ms')})")
         if memory := out_of_memory_errors(seen.records):
             found.append(f"{memory} out-of-memory errors")
         for turns, limit in self.turn_ttft_p95_ms.items():
@@ -182,12 +183,14 @@ class Criteria:
             if p95 is None:
                 found.append(f"TTFT P95 of turn {turns} not known")
             elif p95 > limit:
-                found.append(f"TTFT P95 of turn {turns} {p95:.1f} ms (at most {limit:g} ms)")
+                found.append(
+                    f"TTFT P95 of turn {turns} {quantity(p95, 'ms')} (at most {quantity(limit, 'ms')})"
+                )
         jobs = jobs_of(seen.records) if seen.observation.plan.load.of_sessions else None
         if jobs and 1 - jobs.cut_off / len(jobs) < self.min_completion:
             # A failed turn takes those after it along, which nobody sent and no share of requests shows.
             cut = f"{jobs.cut_off} of {len(jobs)} sessions cut off"
-            found.append(f"{cut} (at least {self.min_completion:.0%} complete)")
+            found.append(f"{cut} (at least {percentage(self.min_completion)} complete)")
         return tuple(found)
 
 
@@ -409,7 +412,7 @@ class JobLevels(Levels):
         jobs = jobs_of(run.records)
         if jobs.cut_off > self.max_error_share * len(jobs):
             found.append(
-                f"{jobs.cut_off} of {len(jobs)} sessions cut off (at most {self.max_error_share:.1%})"
+                f"{jobs.cut_off} of {len(jobs)} sessions cut off (at most {percentage(self.max_error_share)})"
             )
         for limit in self.limits:
             known = figures.get(limit.metric)
@@ -417,7 +420,8 @@ class JobLevels(Levels):
             if point is None:
                 found.append(f"{limit.metric} not known")
             elif not limit.holds(point):
-                found.append(f"{limit.metric} {point:.4g} (limit {limit.op} {limit.limit:g} {limit.unit})")
+                seen, most = quantity(point, limit.unit), quantity(limit.limit, limit.unit)
+                found.append(f"{limit.metric} {seen} (limit {limit.op} {most})")
         return tuple(found)
 
 
@@ -452,9 +456,9 @@ class JobsFound(Tried):
             method = "no tested rate kept the limits"
             return Estimate.undefined(unit="count", method=method, n=n, reason=Reason.NO_LEVEL)
         slow, fast = self.began
-        method = f"bracket of the search: {passed} passed (began at {slow:g})"
+        method = f"bracket of the search: {passed} passed (began at {trimmed(slow)})"
         upper = None if self.decided is None else max(float(self.decided), fast)
-        method += "" if self.decided is None else f", {self.decided} failed (began at {fast:g})"
+        method += "" if self.decided is None else f", {self.decided} failed (began at {trimmed(fast)})"
         point, kind = float(passed), EstimateKind.BRACKET
         found = Estimate(point, min(point, slow), upper, 0.95, n, method, "count", kind=kind)
         return found if self.why_open is None else found.at_least(*self.why_open)
@@ -512,8 +516,8 @@ def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...], b
     fill_ns = round(FILL * float(jobs.time_s[jobs.complete].mean()) * 1e9)
     counted = records.select((begun_ns >= first_ns + fill_ns) & (records.session != MISSING))
     if last_ns - first_ns < 2 * fill_ns:
-        lasted, needed = (last_ns - first_ns) / 1e9, 2 * fill_ns / 1e9
-        why = f"{TOO_SHORT}: sessions started for {lasted:.3g} s, their length needs {needed:.3g} s"
+        lasted, needed = (quantity(ns / 1e9, "s") for ns in (last_ns - first_ns, 2 * fill_ns))
+        why = f"{TOO_SHORT}: sessions started for {lasted}, their length needs {needed}"
         return (counted if len(counted) else records), None, (why,), True
     window = Window(records, first_ns + fill_ns, last_ns)
     queue = queue_of(run, window) or Queue(IN_FLIGHT, growth_in_flight(window))
@@ -534,8 +538,9 @@ def _behind(counted: Records) -> tuple[str, ...]:
     error = float(np.sqrt(np.square(y - slope * x).sum() / (len(x) - 2) / (x @ x)))
     if slope <= 1 / COMPLETION_SHARE - 1 or slope <= _CHANCE * error:
         return ()
-    share = f"sessions end at {1 / (1 + slope):.0%} of the rate at which they begin"
-    return (f"{share} (limit {COMPLETION_SHARE:.0%}): their LLM time grows by {slope:.2g} s per second",)
+    share, limit = percentage(1 / (1 + slope)), percentage(COMPLETION_SHARE)
+    told = f"sessions end at {share} of the rate at which they begin (limit {limit})"
+    return (f"{told}: their LLM time grows by {quantity(slope, 's')} per second",)
 
 
 def _begun_ns(records: Records) -> IntColumn:

@@ -18,6 +18,7 @@ from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Set
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.draft import GAP_SHARE
 from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.numbers import number, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -314,8 +315,8 @@ def lower_bound(best: Seen, levels: Iterable[Seen], holds: Holds) -> OpenEnd | N
         return None
     limit = beyond_generator(best, every, holds)
     if limit is not None:
-        return OpenEnd(Reason.BEYOND_GENERATOR, f"{limit:g} req/s is beyond this generator")
-    return OpenEnd(Reason.RANGE_ENDED, f"every tested load up to {value_of(best):g} held")
+        return OpenEnd(Reason.BEYOND_GENERATOR, f"{quantity(limit, 'req/s')} is beyond this generator")
+    return OpenEnd(Reason.RANGE_ENDED, f"every tested load up to {number(value_of(best))} held")
 
 
 def known_to_bracket(estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Holds) -> Estimate:
@@ -328,7 +329,7 @@ def known_to_bracket(estimate: Estimate, best: Seen, levels: Iterable[Seen], hol
         return estimate.at_least(*why)
     if beyond is None or estimate.upper is None or best.level.offered_rps is None:
         return estimate
-    method = f"{estimate.method}; up to the next tested load, {beyond:g} req/s, which did not hold"
+    method = f"{estimate.method}; up to the next tested load, {quantity(beyond, 'req/s')}, which did not hold"
     return replace(estimate, upper=estimate.upper * beyond / value_of(best), method=method)
 
 

@@ -105,7 +105,7 @@ def test_the_slowest_requests_in_rows(seen: Observation) -> None:
     ]  # fmt: skip
     plot = over_time_plots(observation(rows, 5), "64 in flight")[-1]
     assert plot.title == "The 3 requests with the greatest TTFT (64 in flight)"
-    assert plot.rows == ("#1 at 2.0 s", "#2 at 3.0 s", "#0 at 1.0 s")
+    assert plot.rows == ("#1 at 2 s", "#2 at 3 s", "#0 at 1 s")
     assert plot.series == {
         "queue of the server": ((0.0, 40.0), (0.0, 0.0)),
         "to the first token": ((40.0, 90.0, 0.0, 60.0, 0.0, 30.0), (0.0, 0.0, 1.0, 1.0, 2.0, 2.0)),

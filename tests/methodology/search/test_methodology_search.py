@@ -128,7 +128,7 @@ def test_a_yardstick_from_elsewhere_stands_in_place_of_the_lowest_level() -> Non
     assert other.rate is None
     assert other.best_carried is not None
     assert value_of(other.best_carried) == 40.0
-    assert "12.0 times the P50 of the other system" in other.levels[0].level.saturation_reasons[0]
+    assert "12 times the P50 of the other system" in other.levels[0].level.saturation_reasons[0]
 
 
 def test_wide_limits_reach_beyond_the_ten_fold_rule() -> None:

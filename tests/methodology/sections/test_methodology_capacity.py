@@ -104,7 +104,7 @@ def test_table_and_closing_line(searched: TestResult) -> None:
     assert table.columns[:6] == ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status")
     assert table.rows[0][:2] == ("8", "100 %")
     assert [row[5] for row in table.rows] == ["Pass", "Pass", *["Fail"] * 5]
-    assert "TTFT P99 120.0 ms" in table.rows[2][6]
+    assert "TTFT P99 120 ms" in table.rows[2][6]
     assert str(result.notes[0]) == "Maximum concurrent requests meeting criteria: 16"
     assert [plot.id for plot in result.plots] == ["capacity_ttft", "capacity_completion", *OVER_TIME]
     assert result.plots[0].marks == {"maximum": 16.0}

@@ -118,7 +118,7 @@ def test_doubles_and_bisects_to_the_last_session_that_keeps_the_limit_on_its_tur
     assert result.metrics["turn_ttft[2+].p95"].point == pytest.approx(20.0)
     assert result.metrics["turn_ttft[1].p95"].point == pytest.approx(10.0)
     reasons = [reason for level in result.levels for reason in level.fail_reasons]
-    assert reasons[0] == "TTFT P95 of turn 2+ 50.0 ms (at most 25 ms)"
+    assert reasons[0] == "TTFT P95 of turn 2+ 50 ms (at most 25 ms)"
     for name, estimate in result.metrics.items():
         assert is_metric(name), name
         assert estimate.unit == metric_unit(name), name
@@ -205,7 +205,7 @@ def test_sessions_that_are_cut_off_fail_a_level_whatever_share_of_turns_that_is(
     # Of the turns sent one in ten fails or so, of the sessions one in four.
     assert result.metrics["max_sessions"].point == 20
     failed = [level.fail_reasons for level in result.levels if level.passed is False]
-    assert all(any("sessions cut off (at least 90% complete)" in each for each in told) for told in failed)
+    assert all(any("sessions cut off (at least 90 % complete)" in each for each in told) for told in failed)
     assert validity(result.observations, Budget(), budgeted=result.budgeted).verdict is ValidityVerdict.VALID
 
 

@@ -90,7 +90,7 @@ def test_the_most_sessions_whose_turns_return_in_time() -> None:
     assert (most.point, most.lower, most.upper) == (16.0, 16.0, 31.0)
     assert [level.passed for level in result.levels] == [True, True, False]
     assert result.levels[-1].fail_reasons == (
-        "TTFT P95 of turn 2+ 100.0 ms (at most 50 ms)",
+        "TTFT P95 of turn 2+ 100 ms (at most 50 ms)",
         "hit rate of turn 2+ 0 % (at least 90 %)",
     )
     rates = [level.metrics["turn_cache_hit_rate[2+]"].point for level in result.levels]

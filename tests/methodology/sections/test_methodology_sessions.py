@@ -573,7 +573,7 @@ def test_the_most_jobs_per_hour_are_found_between_two_levels() -> None:
     assert (found.point, found.lower, found.upper) == (1500, 1500, 1550)
     assert found.unit == "count"
     assert [level.passed for level in result.levels] == [True, True, True, False, True, True, True, False]
-    assert "ttft.p95 900 (limit <= 500 ms)" in result.levels[3].fail_reasons
+    assert "ttft.p95 900 ms (limit <= 500 ms)" in result.levels[3].fail_reasons
     assert result.objectives == (Objective("jobs_per_hour", ">=", 1000.0, "count"),)
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.PASS
     more = (
@@ -679,7 +679,7 @@ def test_the_rate_of_the_ends_is_reckoned_from_how_job_times_grow() -> None:
     result, _ = searched(lambda _: True, growing, maximum=800, total_sessions=100)
     assert [level.passed for level in result.levels[:3]] == [True, True, False]
     assert result.levels[2].fail_reasons == (
-        "sessions end at 80% of the rate at which they begin (limit 90%): "
+        "sessions end at 80 % of the rate at which they begin (limit 90 %): "
         "their LLM time grows by 0.25 s per second",
     )
 
