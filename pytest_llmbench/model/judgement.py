@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, number, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.sentences import Note, Parameter, sentence_of
 
@@ -113,7 +113,7 @@ class Overload:
     thus keep no limit."""
 
     def __str__(self) -> str:
-        rates = f"{self.offered_rps:.4g} req/s offered, {self.served_rps:.3g} served"
+        rates = f"{quantity(self.offered_rps, 'req/s')} offered, {number(self.served_rps)} served"
         if not self.wait_growth:
             return f"{rates} with all slots busy: in a longer run the queue keeps growing"
         return f"{rates}, the queue grew throughout"

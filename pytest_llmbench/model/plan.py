@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.numbers import number, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
@@ -202,7 +203,7 @@ def churn(adapters: Mapping[str, str], rate: float, timeout_s: float = 60.0) -> 
                 )
     for called, value, most in (("rate", rate, _FASTEST_CHURN), ("timeout_s", timeout_s, _LONGEST_CALL_S)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            mistakes.append(f"{called} must be a number above 0, at most {most:g}, got {shown(value)}")
+            mistakes.append(f"{called} must be a number above 0, at most {number(most)}, got {shown(value)}")
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where="churn")
     return Churn(tuple(adapters.items()), float(rate), float(timeout_s))
@@ -435,7 +436,7 @@ def describe_loads(loads: Sequence[Load]) -> str:
 
 def _range(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    return trimmed(low) if low == high else f"{trimmed(low)} to {trimmed(high)}"
 
 
 def _how_many(values: Sequence[float]) -> str:

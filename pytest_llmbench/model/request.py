@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
 
 if TYPE_CHECKING:
@@ -420,7 +421,7 @@ def _turn_mistakes(number: int, turn: SessionTurn, turns: int) -> Iterator[str]:
         if getattr(turn, name) < 1:
             yield f"has {name} {getattr(turn, name)}: give a whole number, at least 1"
     if turn.pause_ns < 0:
-        yield f"has a negative pause ({turn.pause_ns / 1e9:g} s)"
+        yield f"has a negative pause ({quantity(turn.pause_ns / 1e9, 's')})"
     if len(set(turn.wait_for)) < len(turn.wait_for):
         yield "waits for a turn twice"
     for other in turn.wait_for:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pytest_llmbench.errors import StoreError, SuiteError, shown
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.registry import named, names
 from pytest_llmbench.store.files import STORAGE, write_text
 
@@ -65,7 +66,8 @@ class Mirror:
         """Make the copy what the store has, and send what earlier sessions could not; returns messages."""
         write_text(self.folder / ".gitignore", "*\n")
         try:
-            there = {name for name in self._patiently(self._names) if _NAME.fullmatch(name)}
+            listed = self._patiently(lambda: list(self.store.names()))
+            there = {name for name in listed if _NAME.fullmatch(name)}
             for name in sorted(there):
                 if not (self.folder / name).exists():
                     write_text(self.folder / name, self._patiently(partial(self.store.read, name)))
@@ -90,19 +92,14 @@ class Mirror:
             for at in range(int(number), int(number) + _MOST_TRIES):
                 name = f"{machine}/{at:04d}_{rest}"
                 # A store that kept it and could not say so has it already.
-                if self._patiently(partial(self.store.add, name, text)) or self._has(name, text):
+                taken = not self._patiently(partial(self.store.add, name, text))
+                if not taken or self._patiently(partial(self.store.read, name)) == text:
                     (self.folder / machine).mkdir(exist_ok=True)
                     waiting.rename(self.folder / name)
                     return f"baseline sent to {self.given} as {name}"
             raise StoreError(f"{self.given} has no free number")
         except StoreError as error:
             return f"WARNING: {error.what}: the session is kept in {waiting} and sent with the next one"
-
-    def _names(self) -> list[str]:
-        return list(self.store.names())
-
-    def _has(self, name: str, text: str) -> bool:
-        return self._patiently(partial(self.store.read, name)) == text
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
         """What the call returns, tried three times, within a minute. StoreError if it does not."""
@@ -125,12 +122,11 @@ class Mirror:
         thread.join(_LONGEST_S)
         if found:
             return found[0]
-        why = f"no answer within {_LONGEST_S:g} s" if thread.is_alive() else _said(raised[-1])
+        if thread.is_alive():
+            why = f"no answer within {quantity(_LONGEST_S, 's')}"
+        else:
+            why = " ".join(f"{type(raised[-1]).__name__}: {raised[-1]}".split())[:300]
         raise StoreError(f"the store {self.given} does not answer ({why})")
-
-
-def _said(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def is_elsewhere(given: str) -> bool:

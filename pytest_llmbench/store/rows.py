@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_unpacked
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.store.traces.sources import is_weka
 
 FileFormat = Literal["json", "jsonl", "csv", "parquet"]
@@ -92,7 +93,7 @@ def format_of(path: Path) -> FileFormat:
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(unpacked_bytes(path).splitlines(), start=1):
         if len(line) > MOST_LINE_BYTES:
-            told = f"is {len(line) / 2**20:.1f} MiB long: at most {MOST_LINE_BYTES >> 20}"
+            told = f"is {quantity(len(line) / 2**20, 'MiB')} long: at most {MOST_LINE_BYTES >> 20}"
             yield f"line {number}", Broken(told)
         elif line.strip():
             try:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.reply_checks import StructuredOutput, tools_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.tokens import reference_tokenizer
@@ -181,7 +182,7 @@ def told_of_cuts(stated: Any) -> str:
     """The cuts in words, ``users cut 25 % of the requests``, from ``specification()["cuts"]``; empty if there
     are none. The specification may come from a stored report, which need not be ours."""
     share = stated.get("share") if isinstance(stated, Mapping) else None
-    return f"users cut {100 * share:.3g} % of the requests" if isinstance(share, int | float) else ""
+    return f"users cut {percentage(share)} of the requests" if isinstance(share, int | float) else ""
 
 
 def seconds_law(value: Any, what: str) -> LengthLaw:

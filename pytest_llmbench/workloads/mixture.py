@@ -16,6 +16,7 @@ from itertools import accumulate, cycle, islice
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.request import Answers, PlannedRequest, Session, Workload, stated_answers
 from pytest_llmbench.workloads.lengths import (
     LengthLaw,
@@ -526,7 +527,7 @@ def _mistakes(mix: ClassMix) -> list[str]:
     laws = {"input": mix.base.input_tokens, "output": mix.base.output_tokens}
     return found + [
         f"{side} {wanted[0]} to {wanted[1]} of {each.name!r} is out of reach: the base draws such a length "
-        f"in {max(0.0, probability_between(law, *wanted)):.2g} of all cases"
+        f"in {percentage(max(0.0, probability_between(law, *wanted)))} of all cases"
         for each in mix.classes
         for side, law in laws.items()
         for wanted in [each.input if side == "input" else each.output]

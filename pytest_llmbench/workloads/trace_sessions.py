@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.request import (
     Answers,
     PlannedRequest,
@@ -554,7 +555,7 @@ def _session_mistakes(session: TracedSession, block_tokens: int) -> Iterator[str
             yield from (f"turn {number}: {mistake}" for mistake in _message_mistakes(turn, turn.messages))
         finite = abs(turn.pause_ms) <= LONGEST_MS
         if not finite:
-            yield f"turn {number} pauses for {turn.pause_ms:g} ms: give a number, at most a year"
+            yield f"turn {number} pauses for {quantity(turn.pause_ms, 'ms')}: give a number, at most a year"
         if max(turn.input_tokens, turn.output_tokens) > MOST_TOKENS:
             yield f"turn {number} has more than {MOST_TOKENS:,} tokens"
         if turn.hash_ids and len(turn.hash_ids) * block_tokens < turn.input_tokens:

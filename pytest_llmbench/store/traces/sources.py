@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.numbers import number
 from pytest_llmbench.store.traces.request import (
     TraceRequest,
     hash_ids_of,
@@ -85,8 +86,8 @@ def _refuse_unlikely(instants: Sequence[float], where: str) -> None:
         return
     why = "timestamp has fractions, " if fractions else ""
     raise SuiteError(
-        f"{why}and in milliseconds its requests come at {rate:.4g} a second (in seconds at "
-        f"{rate / 1000:.4g})",
+        f"{why}and in milliseconds its requests come at {number(rate)} a second (in seconds at "
+        f"{number(rate / 1000)})",
         where=where,
         remedy='give the unit, time_unit = "s", "ms", "us" or "ns" (trace describe: --time-unit), or the '
         "source, trace_format",
