@@ -11,10 +11,11 @@ import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED, PLACE
+from pytest_llmbench.plugin.failures import InvalidRun
 from pytest_llmbench.plugin.markers import not_as_measured
 from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
-from pytest_llmbench.plugin.verdicts import attempt_at, note_missing, of_attempt, refuse_if_invalid
+from pytest_llmbench.plugin.verdicts import attempt_at, note_missing, of_attempt
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
@@ -181,7 +182,9 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
         entry = measured.entry("error", error="interrupted by Ctrl-C or SIGTERM")
         report.record.keep(entry | of_attempt(item))
         raise KeyboardInterrupt
-    refuse_if_invalid(measured)
+    if reasons := measured.void_text():
+        told = f"{measured.void_headline()}: this run is not judged\n{reasons}"
+        raise InvalidRun(told, measured.void_summary())
     return measured.result.read_by(note_missing(item))
 
 

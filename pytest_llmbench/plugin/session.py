@@ -46,11 +46,6 @@ INSECURE = (
 NO_ENDPOINT = "no --llm-endpoint: give the URL of a server, or sim for the embedded engine"
 
 
-def is_load_test(item: pytest.Item) -> bool:
-    """Whether the item has a marker, or measures by hand."""
-    return not _MEASURING.isdisjoint(getattr(item, "fixturenames", ()))
-
-
 def mark_mistake(report: pytest.CollectReport) -> None:
     """Note on the report of a failed collection that a mistake with our names is the cause, if it is."""
     excinfo = getattr(getattr(report, "call", None), "excinfo", None)
@@ -326,7 +321,11 @@ class SessionReport:
         keeps = given["save"] or given["autosave"] or given["calibrate"]
         if not (given["report"] or given["endpoint"] or keeps):
             return  # nobody's load test: nothing more of ours is loaded
-        selected = [item.nodeid for item in session.items if is_load_test(item)]
+        selected = [
+            item.nodeid
+            for item in session.items
+            if not _MEASURING.isdisjoint(getattr(item, "fixturenames", ()))
+        ]
         if self.is_worker or not (selected or self.config.pluginmanager.hasplugin("dsession")):
             return
         try:

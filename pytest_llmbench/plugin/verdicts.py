@@ -21,7 +21,6 @@ from pytest_llmbench.plugin.failures import (
     ComplianceFailure,
     GateFailure,
     GateInconclusive,
-    InvalidRun,
     Judged,
     NotMeasured,
     note_verdict,
@@ -76,13 +75,6 @@ def note_missing(item: pytest.Item) -> Callable[[str], None]:
         attempt_at(item).missing = why
 
     return note
-
-
-def refuse_if_invalid(measured: MeasuredTest) -> None:
-    reasons = measured.void_text()
-    if reasons:
-        told = f"{measured.void_headline()}: this run is not judged\n{reasons}"
-        raise InvalidRun(told, measured.void_summary())
 
 
 def raise_unless_measured(item: pytest.Item) -> None:

@@ -7,7 +7,7 @@ live below the same base are tried, each with one small request that costs a few
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -105,11 +105,6 @@ def base_of(spoken: Dialect, base: str) -> str:
     parts = urlsplit(server_root(base))
     first = "/" + spoken.path.split("/")[1]
     return parts._replace(path=parts.path.removesuffix(first)).geturl()
-
-
-def common_headers(control: ControlPlane, named: Dialect | None) -> Mapping[str, str]:
-    """Headers that a named dialect needs with every request, also that for the model list."""
-    return {} if named is None else headers_for(named, control.headers)
 
 
 def own_model_list(control: ControlPlane, base: str, named: Dialect | None) -> ModelList | None:

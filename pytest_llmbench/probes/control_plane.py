@@ -486,8 +486,10 @@ def proxy_for(url: str) -> HttpProxy | None:
     try:
         return HttpProxy.parse(proxy)
     except SuiteError as error:
+        given = urlsplit(proxy)
+        shown = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # without a password
         raise SuiteError(
-            f"the proxy of the environment, {without_userinfo(proxy)}, cannot be used: {error.what}",
+            f"the proxy of the environment, {shown}, cannot be used: {error.what}",
             where=without_query(url),
             remedy="set NO_PROXY for this host, or another proxy",
         ) from None
@@ -506,12 +508,6 @@ def is_loopback(host: str) -> bool:
 def without_query(url: str) -> str:
     """The URL without query and fragment, which may hold a key."""
     return urlsplit(url)._replace(query="", fragment="").geturl()
-
-
-def without_userinfo(url: str) -> str:
-    """The URL without user name and password."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 _PORTS = {"ws": 80, "wss": 443, "http": 80, "https": 443}

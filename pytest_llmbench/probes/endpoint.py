@@ -40,7 +40,7 @@ from pytest_llmbench.probes.model_list import (
 )
 from pytest_llmbench.registry import load, required
 from pytest_llmbench.wire.catalogue import dialect_at
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect, headers_for
 from pytest_llmbench.wire.error_replies import is_stream
 from pytest_llmbench.wire.reply import counted_at_its_end
 from pytest_llmbench.wire.server_figures import named_model
@@ -197,10 +197,10 @@ def examine(
         return _examine_grpc(bases[0], model, api, access or Access(), asking)
     dialects = detection.to_try(endpoint, api, asking)
     with ControlPlane(bases[0], access or Access(), transport) as control:
-        headers = detection.common_headers(control, dialects.named)
-        listed = detection.own_model_list(control, bases[0], dialects.named) or _find_models(
-            control, bases, endpoint, model, headers
-        )
+        named = dialects.named
+        headers = {} if named is None else headers_for(named, control.headers)
+        listed = detection.own_model_list(control, bases[0], named)
+        listed = listed or _find_models(control, bases, endpoint, model, headers)
         if listed is not None:
             model, bases = choose_model(listed, model), [listed.base_url]
         else:
@@ -379,10 +379,9 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
         if isinstance(seen, SUTError):
             continue
         if read_model_list(base, seen) is not None or seen.status in (401, 403):
-            return errors.wrong_path(answer, without_query(base), "")
-    if other := detection.engine_api_at(control, bases[-1]):
-        return errors.other_api(answer, other)
-    error = errors.wrong_path(answer, None, None if bases[-1] in tried else without_query(bases[-1]))
+            return errors.wrong_path(answer, without_query(base), None)
+    example = None if bases[-1] in tried else without_query(bases[-1])
+    error = errors.wrong_path(answer, None, example, detection.engine_api_at(control, bases[-1]))
     return error if named else errors.or_named_model(error)
 
 

@@ -77,23 +77,20 @@ def may_be_the_model(answer: Answer) -> str:
     return _status(answer) if answer.status in (400, 404, 422) else ""
 
 
-def wrong_path(answer: Answer, found_at: str | None, example: str | None) -> SUTError:
+def wrong_path(answer: Answer, found_at: str | None, example: str | None, other: str = "") -> SUTError:
     """The error for a path that does not exist.
 
     ``found_at`` is a base URL that does answer, ``example`` one that would be usual; None if it was tried.
+    ``other``: the dialect of one engine whose API is there.
     """
     what = f"{_status(answer)}: no OpenAI-compatible API there"
     if found_at is not None:
         return _error(answer, what, f"the API is at {found_at}: --llm-endpoint={found_at}")
+    if other:
+        return _error(answer, what, f"it looks like {other}: --llm-api={other}")
     if example is None:
         return _error(answer, what, "check host and port, and which path the server's documentation names")
     return _error(answer, what, f"give the base URL of the API; it usually ends in /v1, like {example}")
-
-
-def other_api(answer: Answer, other: str) -> SUTError:
-    """The error for a path that does not exist, on a server with the API of one engine."""
-    what = f"{_status(answer)}: no OpenAI-compatible API there"
-    return _error(answer, what, f"it looks like {other}: --llm-api={other}")
 
 
 def no_completions(answer: Answer, tried: list[str], other: str = "") -> SUTError:
