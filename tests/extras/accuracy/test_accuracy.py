@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin_suite import Suite
 from replayed_sut import ReplayedSUT
 from served_load import PATIENT, truths_of
 
@@ -66,33 +67,31 @@ def test_the_golden_share_is_decided_by_just_these_questions() -> None:
     assert verdict(measured("fast?wrong_answer_rate=0.1", **given)) is GateVerdict.FAIL
 
 
-def golden_suite(pytester: pytest.Pytester, scenario: str, golden: str) -> pytest.RunResult:
-    pytester.makepyfile(
+def measured_with(suite: Suite, scenario: str, golden: str) -> pytest.RunResult:
+    suite.write(
         f"""
-        from pytest_llmbench import llmbench
 
         @llmbench.accuracy(dataset="q.jsonl", {golden})
         def test_it(llm_result):
             pass
         """
     )
-    return pytester.runpytest_inprocess(f"--llm-endpoint=replay:{scenario}", "--llm-report=report")
+    return suite.measure(f"replay:{scenario}", scale="standard")
 
 
-def test_the_golden_share_of_a_saved_report(pytester: pytest.Pytester) -> None:
+def test_the_golden_share_of_a_saved_report(suite: Suite) -> None:
     rows = [
         json.dumps({"question": f"Is {at} even?", "answer": "yes" if at % 2 else "no"}) for at in range(80)
     ]
-    (pytester.path / "q.jsonl").write_text("\n".join(rows))
-    golden_suite(pytester, "fast", "").assert_outcomes(passed=1)
-    (pytester.path / "report").rename(pytester.path / "trusted")
-    golden_suite(pytester, "fast", "golden='trusted/report.json'").assert_outcomes(passed=1)
-    worse = golden_suite(pytester, "fast?wrong_answer_rate=0.2", "golden='trusted/report.json'")
-    worse.assert_outcomes(failed=1)
-    report = json.loads((pytester.path / "report" / "report.json").read_text("utf-8"))
-    assert report["tests"][0]["parameters"]["golden"] == 1.0
-    (pytester.path / "q.jsonl").write_text("\n".join(rows[1:]))
-    other = golden_suite(pytester, "fast", "golden='trusted/report.json'")
+    (suite.path / "q.jsonl").write_text("\n".join(rows))
+    measured_with(suite, "fast", "").assert_outcomes(passed=1)
+    (suite.path / "out").rename(suite.path / "trusted")
+    golden = "golden='trusted/report.json'"
+    measured_with(suite, "fast", golden).assert_outcomes(passed=1)
+    measured_with(suite, "fast?wrong_answer_rate=0.2", golden).assert_outcomes(failed=1)
+    assert suite.report["tests"][0]["parameters"]["golden"] == 1.0
+    (suite.path / "q.jsonl").write_text("\n".join(rows[1:]))
+    other = measured_with(suite, "fast", golden)
     other.stderr.fnmatch_lines(
         ["*no accuracy test in it was measured with the questions of 'q'; it has *test_it*"]
     )
@@ -255,8 +254,8 @@ def test_records_say_what_the_engine_knows_of_its_answers(api: str) -> None:
     assert sorted(map(str, replayed.records.answer_check)) == sorted(map(str, seen.records.answer_check))
 
 
-def test_a_share_of_the_load_is_questions(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_a_share_of_the_load_is_questions(suite: Suite) -> None:
+    suite.write(
         """
         from pytest_llmbench import llmbench, metric, percent
 
@@ -273,7 +272,7 @@ def test_a_share_of_the_load_is_questions(pytester: pytest.Pytester) -> None:
         """
     )
     scenario = "replay:fast?wrong_answer_rate=1&wrong_answers_above=12"
-    result = pytester.runpytest_inprocess(f"--llm-endpoint={scenario}", "--llm-report=report")
+    result = suite.measure(scenario, scale="standard")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*FAILED*test_busy - accuracy*"])
-    assert main(["recompute", str(pytester.path / "report")]) == 0
+    assert main(["recompute", str(suite.path / "out")]) == 0

@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import pytest
+from plugin_suite import Suite, refused
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.errors import SuiteError
@@ -167,10 +168,9 @@ def test_a_saved_front_stands_beside_and_says_which_cells_got_worse() -> None:
     assert "No cell is shown to be worse than &lt;main&gt;." in front.page(document)
 
 
-def test_each_cell_is_an_item_that_can_be_chosen(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_each_cell_is_an_item_that_can_be_chosen(suite: Suite) -> None:
+    suite.write(
         """
-        from pytest_llmbench import llmbench
 
         @llmbench.grid(input_tokens=[64, 128], output_tokens=[8], concurrency=[1, 2], ttft_p50_ms=500)
         def test_cells(llm_result, llm_cell):
@@ -184,33 +184,26 @@ def test_each_cell_is_an_item_that_can_be_chosen(pytester: pytest.Pytester) -> N
             assert llm_cell == {}
         """
     )
-    asked = ["--llm-endpoint=replay", "--llm-report=report", "--llm-scale=quick"]
-    result = pytester.runpytest_inprocess(*asked, "-k", "in128 or one or no_cell")
+    result = suite.measure("replay", "-k", "in128 or one or no_cell")
     result.assert_outcomes(passed=4, deselected=2)
     result.stdout.fnmatch_lines(["*PASS*test_cells?in128-out8-c1?*", "*PASS*test_one?in512-out8-c4?*"])
-    lines = (pytester.path / "report" / "grid.csv").read_text().splitlines()
+    lines = (suite.path / "out" / "grid.csv").read_text().splitlines()
     assert len(lines) == 2 + 3
-    assert "128 tokens in, 8 out" in (pytester.path / "report" / "grid.html").read_text()
-    pytester.makepyfile(
-        test_other="from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_t(): ..."
-    )
-    asked[1] = "--llm-report=other"
-    pytester.runpytest_inprocess(*asked, "test_other.py").assert_outcomes(passed=1)
-    assert (pytester.path / "other" / "report.html").exists()
-    assert not [*(pytester.path / "other").glob("grid*")]
+    assert "128 tokens in, 8 out" in (suite.path / "out" / "grid.html").read_text()
+    suite.write("@llmbench.ttft()\ndef test_t(): ...")
+    suite.measure("replay").assert_outcomes(passed=1)
+    assert (suite.path / "out" / "report.html").exists()
+    assert not [*(suite.path / "out").glob("grid*")]
 
 
-def test_mistakes_of_a_cell_are_told_at_collection(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_mistakes_of_a_cell_are_told_at_collection(suite: Suite) -> None:
+    suite.write(
         """
-        from pytest_llmbench import llmbench
 
         @llmbench.grid(concurrency=[1, 0], min_tok_s_per_users=5)
         def test_cells(): ...
         """
     )
-    result = pytester.runpytest_inprocess("--llm-endpoint=replay")
-    assert result.ret != 0
-    told = result.stdout.str() + result.stderr.str()
-    assert "concurrency must be" in told
-    assert "did you mean min_tok_s_per_user" in told
+    refused(suite.run("--llm-endpoint=replay")).fnmatch_lines(
+        ["*did you mean min_tok_s_per_user?", "*concurrency must be*"]
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plugin_suite import Suite
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.__main__ import main
@@ -197,10 +198,9 @@ def test_a_load_that_is_measured_again_has_new_prompts() -> None:
     assert first != second
 
 
-def test_through_pytest_and_computed_again(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_through_pytest_and_computed_again(suite: Suite) -> None:
+    suite.write(
         """
-        from pytest_llmbench import llmbench
 
         @llmbench.integrity()
         def test_integrity(llm_result):
@@ -210,10 +210,7 @@ def test_through_pytest_and_computed_again(pytester: pytest.Pytester) -> None:
         def test_job(llm_result): ...
         """
     )
-    scenario = "replay:fast?known_prompts=100"
-    result = pytester.runpytest_inprocess(
-        f"--llm-endpoint={scenario}", "--llm-scale=quick", "--llm-report=report"
-    )
+    result = suite.measure("replay:fast?known_prompts=100")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*FAIL published_tpot_ratio >= 80 %*", "*the system knows the*"])
-    assert main(["recompute", str(pytester.path / "report")]) == 0
+    assert main(["recompute", str(suite.path / "out")]) == 0
