@@ -70,10 +70,10 @@ def procedure_of(test: str, requests: int) -> Any:
     if test == "itl":
         setting = Setting(workload=STREAMED, seed=7, facts=Facts(), warmup=WarmupPolicy())
         level = {"capacity_rps": STREAMED_RATE, "levels_percent": (100.0,), "requests": requests}
-        return itl.procedure(itl.Parameters(workload=STREAMED, **level), setting), "itl.p99"
+        return itl.TEST.procedure(itl.Parameters(workload=STREAMED, **level), setting), "itl.p99"
     setting = Setting(workload=SHORT, seed=7, facts=Facts(), warmup=WarmupPolicy())
     parameters = ttft.Parameters(workload=SHORT, rate=RATE, requests=requests, runs=1)
-    return ttft.procedure(parameters, setting), "ttft.p99"
+    return ttft.TEST.procedure(parameters, setting), "ttft.p99"
 
 
 def run(requests: int, records: bool, test: str = "ttft") -> dict[str, Any]:

@@ -21,7 +21,8 @@ from pytest_llmbench.methodology.given import not_given
 from pytest_llmbench.methodology.places import Place, here
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
 from pytest_llmbench.metrics.input_lengths import LABELS
-from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.objective import Objective, Op
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
 from pytest_llmbench.registry import Kind, names
@@ -70,6 +71,13 @@ def parameter(kind: str | Check, default: Any = None, *, doc: str = "", scale: o
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
+def limit(metric: str, kind: str = "positive", default: Any = None, *, doc: str = "") -> Any:
+    """Declare a parameter that limits ``metric``: from below where its name begins with ``min_``, else from
+    above. ``{}`` in the metric stands for each key of a mapping, else for each of
+    :attr:`TestParameters.qualifiers`."""
+    return field(default=default, metadata={"kind": kind, "doc": doc, "limits": metric})
+
+
 @dataclass(frozen=True, kw_only=True)
 class TestParameters:
     """What every test takes: the workload, and how strictly the result is judged."""
@@ -83,8 +91,13 @@ class TestParameters:
     """Whether the test sends sessions."""
     fixed_count: ClassVar[bool] = False
     """Whether the number of requests is the load itself, and no scale makes it larger."""
-    takes_sessions: ClassVar[bool] = False
-    """Whether the test sends sessions where its workload has sessions, and requests otherwise."""
+    for_sessions: ClassVar[Sequence[str]] = ()
+    """Keywords that apply to sessions alone, of a test that sends sessions where its workload has some, and
+    requests otherwise."""
+    for_requests: ClassVar[Mapping[str, str]] = {}
+    """Keywords of such a test that apply to requests alone → what to give for sessions."""
+    any_of_sessions: ClassVar[str] = "a workload of sessions, for example 'session:chat'"
+    """What to name for the keywords of sessions."""
     generates: ClassVar[bool] = True
     """Whether the test is about tokens that are generated."""
     takes_adapters: ClassVar[bool] = True
@@ -138,24 +151,39 @@ class TestParameters:
             return []
         return ["compliance does not apply: this test is not part of the draft"]
 
-    def not_of_sessions(self) -> list[str]:
-        """Mistake: a workload of sessions in a test that sends single requests, where its turns would wait
-        for nothing."""
-        takes = self.of_sessions or self.takes_sessions
-        if takes or not isinstance(_found(self.workload), OfSessions):
-            return []
-        return [
-            "workload has sessions, which only @llmbench.sessions, capacity, fairness, memory_pressure and "
-            "prefix_cache send: name one of single requests"
-        ]
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the workload has sessions, and not single requests."""
+        return isinstance(find_workload(self.workload), OfSessions)
+
+    def not_of_this_kind(self) -> list[str]:
+        """Mistakes: a workload of sessions in a test that sends single requests, where its turns would wait
+        for nothing; keywords of sessions with a workload of requests, and the other way round."""
+        defaults = {each.name: each.default for each in fields(self)}
+
+        def is_given(name: str) -> bool:
+            value, default = getattr(self, name), defaults[name]
+            return (tuple(value) if isinstance(default, tuple) else value) != default
+
+        if not self.has_sessions:
+            given = filter(is_given, self.for_sessions)
+            return [f"{name} applies to sessions: name {self.any_of_sessions}" for name in given]
+        if not (self.of_sessions or self.for_sessions):
+            return [
+                "workload has sessions, which only @llmbench.sessions, capacity, fairness, memory_pressure "
+                "and prefix_cache send: name one of single requests"
+            ]
+        given = filter(is_given, self.for_requests)
+        return [f"{name} applies to requests: {self.for_requests[name]}" for name in given]
 
     def not_without_output(self) -> list[str]:
         """Mistake: a profile that generates nothing in a test about tokens."""
-        found = _found(self.workload) if self.generates else None
-        codes = [] if found is None else without_output(found.specification().get("profiles", ()))
+        if not self.generates:
+            return []
+        profiles = find_workload(self.workload).specification().get("profiles", ())
         return [
             f"workload profile:{code} generates no tokens: measure it with @llmbench.non_generative"
-            for code in codes
+            for code in without_output(profiles)
         ]
 
     def not_repeated(self) -> list[str]:
@@ -192,9 +220,30 @@ class TestParameters:
         return offsets
 
     @property
+    def qualifiers(self) -> Sequence[str]:
+        """The levels or classes for each of which a limit is meant that is given once."""
+        return ()
+
+    @property
+    def own_objectives(self) -> tuple[Objective, ...]:
+        """What the keywords of the marker limit, in their order."""
+        found = []
+        for each in fields(self):
+            metric, given = each.metadata.get("limits"), getattr(self, each.name)
+            if not metric or given is None:
+                continue
+            limits = {metric: given}
+            if "{}" in metric:
+                by_key = given if isinstance(given, Mapping) else dict.fromkeys(self.qualifiers, given)
+                limits = {metric.format(key): limit for key, limit in by_key.items()}
+            op: Op = ">=" if each.name.startswith("min_") else "<="
+            found += [Objective(name, op, limit, metric_unit(name)) for name, limit in limits.items()]
+        return tuple(found)
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
         """The limits of the marker as objectives, and those of ``slo``."""
-        return tuple(self.slo)
+        return (*self.own_objectives, *self.slo)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,12 +349,14 @@ def build(
             mistakes += [wrong for one in values.values() for wrong in keyword_mistakes(cls, {name: one})]
     mistakes = mistakes or keyword_mistakes(cls, raw)
     if not mistakes:
-        made = {name: _made(name, value) for name, value in raw.items() if value is not None}
+        made = {name: value for name, value in raw.items() if value is not None}
+        if isinstance(made.get("workload"), Mapping):  # so that parameters can be compared and stored
+            made["workload"] = find_workload(made["workload"])
         mistakes = _adapted(cls, made)
     if not mistakes:
         built = cls(**made)
         mistakes = [*built.not_of_the_draft(), *built.contradictions(), *built.not_repeated()]
-        mistakes += built.not_of_sessions()
+        mistakes += built.not_of_this_kind()
         mistakes += built.not_without_output()
         mistakes += not_given(test, (*built.slo, *built.advisory))
         mistakes += built.undecidable() if counted else []
@@ -362,12 +413,6 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return inner if get_origin(annotation) is Literal else tuple(c for each in inner for c in _choices(each))
 
 
-def _made(name: str, value: Any) -> Any:
-    """The value, with a workload in place of a mapping that describes one, so that parameters can be compared
-    and stored."""
-    return find_workload(value) if name == "workload" and isinstance(value, Mapping) else value
-
-
 _BUDGET = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[smh]?)")
 _BY_WORKLOAD = (
     "lengths are the workload's: from pytest_llmbench import Fixed, SyntheticWorkload, and "
@@ -409,10 +454,10 @@ def _number(low: float, high: float, *, whole: bool = False) -> Check:
             return []
         if (low, high) == (0, 1):
             return [f"must lie between 0 and 1, got {shown(value)}"]
-        least = "0 or more" if low == 0 else f"at least {low:g}"
+        least = "0 or more" if low == 0 else f"at least {number(low)}"
         if low > 0 and not whole and not value > 0:
             least = "greater than zero"
-        return [f"must be {f'at most {high:,.12g}' if value > high else least}, got {shown(value)}"]
+        return [f"must be {f'at most {int(high):,}' if value > high else least}, got {shown(value)}"]
 
     return check
 
@@ -429,10 +474,6 @@ def _or_auto(check: Check) -> Check:
         return [] if value == AUTO else [wrong]
 
     return check_all
-
-
-def _or_text(check: Check) -> Check:
-    return lambda value: _text(value) if isinstance(value, str) else check(value)
 
 
 def seconds_of(budget: float | str) -> float:
@@ -454,17 +495,11 @@ def _budget(value: Any) -> list[str]:
     return _positive(value)
 
 
-def _flag(value: Any) -> list[str]:
-    return [] if isinstance(value, bool) else [f"must be True or False, got {shown(value)}"]
+def _must(be: str, fits: Callable[[Any], object]) -> Check:
+    return lambda value: [] if fits(value) else [f"must be {be}, got {shown(value)}"]
 
 
-def _name(value: Any) -> list[str]:
-    return [] if isinstance(value, str) and value else [f"must be a name in quotes, got {shown(value)}"]
-
-
-def _text(value: Any) -> list[str]:
-    good = isinstance(value, str) and value.strip()
-    return [] if good else [f"must be a text, got {shown(value)}"]
+_text = _must("a text", lambda value: isinstance(value, str) and value.strip())
 
 
 def _many(check: Check, least: int = 1) -> Check:
@@ -572,15 +607,8 @@ def _adapters(value: Any) -> list[str]:
         wrong = _share(each) or ([] if each else ["must be above 0"])
         found += [f"of {shown(name)} {one}" for one in wrong]
     if not found and (total := math.fsum(value.values())) > 1 + 1e-9:
-        found = [f"must have shares that add up to at most 1, got {total:g}"]
+        found = [f"must have shares that add up to at most 1, got {number(total)}"]
     return found
-
-
-def _found(wanted: Any) -> Workload | None:
-    try:
-        return find_workload(wanted)
-    except SuiteError:
-        return None
 
 
 def _slo(value: Any) -> list[str]:
@@ -600,7 +628,11 @@ def _slo(value: Any) -> list[str]:
             found.append(f"has {entry} in {entry.unit}: {entry.metric} is in {unit}")
         elif not math.isfinite(entry.limit):
             found.append(f"has {entry}: a limit is a finite number")
-        elif entry.metric.partition("[")[0].partition(".")[0] in _NEVER_BELOW_0 and _holds_always(entry):
+        elif (
+            entry.metric.partition("[")[0].partition(".")[0] in _NEVER_BELOW_0
+            and entry.holds(0.0)
+            and entry.holds(1.0 if entry.unit == "ratio" else math.inf)
+        ):
             found.append(f"has {entry}, which always holds: leave it out, or give a limit that can fail")
     return found
 
@@ -614,11 +646,6 @@ _NEVER_BELOW_0 = frozenset(
 )  # fmt: skip
 """Metrics of which a limit that holds always is a mistake. Others may fall below 0, or end at another
 value."""
-
-
-def _holds_always(limit: Objective) -> bool:
-    """Whether no value from 0 on, of shares up to 1, breaks the limit."""
-    return limit.holds(0.0) and limit.holds(1.0 if limit.unit == "ratio" else math.inf)
 
 
 def _bucket_limits(value: Any) -> list[str]:
@@ -648,13 +675,13 @@ _CHECKS: Mapping[str, Check] = {
     "count_or_auto": _or_auto(_count),
     "seed": _number(0, LARGEST_SEED, whole=True),
     "share": _share,
-    "share_or_file": _or_text(_share),
+    "share_or_file": lambda value: (_text if isinstance(value, str) else _share)(value),
     "workload": _workload,
     "adapters": _adapters,
     "slo": _slo,
     "bucket_limits": _bucket_limits,
-    "flag": _flag,
-    "name": _name,
+    "flag": _must("True or False", lambda value: isinstance(value, bool)),
+    "name": _must("a name in quotes", lambda value: isinstance(value, str) and value),
     "text": _text,
     "percents": _many(_positive),
     "counts": _many(_count),

@@ -30,7 +30,7 @@ from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import OfSessions, Workload
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
 
@@ -143,6 +143,18 @@ class Setting:
     ``repeated``, the same list in every run. See ``load_plans.with_lengths``."""
     overload_allowed: bool = False
     """Whether the user allows a test to load the system up to failure (section 7)."""
+
+
+def by_load(
+    of_requests: Callable[[Any, Setting], R], of_sessions: Callable[[Any, Setting], R]
+) -> Callable[[Any, Setting], R]:
+    """The function of a test for single requests, or that for sessions where the workload has sessions."""
+
+    def chosen(parameters: Any, setting: Setting) -> R:
+        own = of_sessions if isinstance(setting.workload, OfSessions) else of_requests
+        return own(parameters, setting)
+
+    return chosen
 
 
 def one_warmup(parameters: Any, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract

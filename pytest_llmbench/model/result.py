@@ -127,6 +127,11 @@ TTFT_OVER_TIME, REQUESTS_OVER_TIME, SLOWEST_REQUESTS = OVER_TIME = (
 """The plots of one load over its time, which every test has in addition to its own."""
 
 
+Line = tuple[tuple[float, ...], tuple[float, ...]]
+"""A series of a plot: x, y."""
+Band = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Plot:
     """The data of a plot, not its drawing. ``x`` and ``y`` of each series have equal lengths."""
@@ -136,10 +141,8 @@ class Plot:
     title: str
     x_label: str
     y_label: str
-    series: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
-    bands: Mapping[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = field(
-        default_factory=dict
-    )
+    series: Mapping[str, Line]
+    bands: Mapping[str, Band] = field(default_factory=dict)
     """Confidence bands of series with the same name: x, lower, upper."""
     marks: Mapping[str, float] = field(default_factory=dict)
     """Named positions on the x axis, for example limits."""

@@ -60,7 +60,7 @@ def setting(**more: Any) -> Setting:
 
 def first_tokens(world: Disturbed, chosen: Setting, **given: Any) -> TestResult:
     parameters = ttft.Parameters(**{"rate": 20, "requests": 100, **given})
-    return drive(ttft.procedure(parameters, chosen), world)
+    return drive(ttft.TEST.procedure(parameters, chosen), world)
 
 
 def judged(result: TestResult) -> ValidityVerdict:

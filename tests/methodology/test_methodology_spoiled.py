@@ -252,7 +252,7 @@ class World:
 def measured(world: World, **given: Any) -> TestResult:
     setting = Setting(workload("synthetic-uniform"), 42, warmup=WarmupPolicy(5, 0, 3))
     parameters = ttft.Parameters(**{"rate": 20, "requests": 400, **given})
-    return drive(ttft.procedure(parameters, setting), world)
+    return drive(ttft.TEST.procedure(parameters, setting), world)
 
 
 SPOILED = {

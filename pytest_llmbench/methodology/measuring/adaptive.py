@@ -386,6 +386,9 @@ class AsJudged:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+AS_MEASURED = AsJudged()
+
+
 def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> AsJudged:
     looks = seen[0].plan.looks if seen else None
     if looks is not None:

@@ -42,7 +42,7 @@ from pytest_llmbench.model.request import (
     Workload,
     session_mistakes,
 )
-from pytest_llmbench.model.result import Level
+from pytest_llmbench.model.result import Band, Level, Line
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.stream import streamed
 
@@ -132,6 +132,18 @@ def level_of(
         shared_from=seen.shared_from,
     )
     return Seen(replace(level, **more), seen)  # type: ignore[arg-type]
+
+
+def with_band(
+    name: str, points: Iterable[tuple[float | None, Estimate]]
+) -> tuple[dict[str, Line], dict[str, Band]]:
+    """A series of a plot with its band: estimates over x, without the undefined ones; nothing where all are.
+    The band is of those with both ends, where there are two or more."""
+    known = [(x, each) for x, each in points if x is not None and each.point is not None]
+    ends = [(x, e.lower, e.upper) for x, e in known if e.lower is not None and e.upper is not None]
+    series = {name: (tuple(x for x, _ in known), tuple(float(e.point or 0.0) for _, e in known))}
+    x, lower, upper = zip(*ends, strict=True) if len(ends) > 1 else ((), (), ())
+    return series if known else {}, {name: (x, lower, upper)} if x else {}
 
 
 def qualified(metrics: Mapping[str, Estimate], qualifier: str) -> dict[str, Estimate]:

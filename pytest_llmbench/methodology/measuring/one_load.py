@@ -14,12 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.methodology.measuring.adaptive import (
+    AS_MEASURED,
     GATE_REQUESTS,
     MOST_REQUESTS,
     AdaptiveParameters,
+    AsJudged,
     bounded,
     looks_of,
 )
+from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
 from pytest_llmbench.methodology.measuring.job_figures import (
     equal_lengths,
     figures,
@@ -29,6 +32,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
 )
 from pytest_llmbench.methodology.measuring.load_plans import part_of, with_lengths
 from pytest_llmbench.methodology.measuring.offered import offered_rate
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.replies import as_believed
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
@@ -48,7 +52,7 @@ from pytest_llmbench.metrics.throughput import (
     request_throughput,
 )
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import ByRun, Estimate
 from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Cell, cells
@@ -56,7 +60,8 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import JUDGED, LoadPlan, Quantity
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.batching import as_lasting
 from pytest_llmbench.workloads.stream import streamed
 
@@ -323,6 +328,36 @@ _COLUMNS = (
     ("TPOT P50", "tpot", "p50"),
     ("E2E P99", "e2e", "p99"),
 )
+
+
+def one_load_result(
+    heading: Heading,
+    parameters: Any,
+    setting: Setting,
+    warmup: WarmupReport,
+    seen: Sequence[Observation],
+    *,
+    metrics: Mapping[str, Estimate],
+    by_run: ByRun,
+    tables: Sequence[Table],
+    plots: Sequence[Plot] = (),
+    notes: Sequence[Note] = (),
+    findings: Sequence[Finding] = (),
+    judged: AsJudged = AS_MEASURED,
+    plans: Sequence[LoadPlan] | None = None,
+) -> TestResult:
+    """The result of a test with one load: its figures, and what follows from its observations. ``plans``:
+    those that were to be sent; None: :func:`intended`."""
+    plans = intended(parameters, setting, seen) if plans is None else plans
+    return replace(
+        bare_result(heading, parameters, setting, warmup, seen, plans, judged.facts),
+        metrics={**metrics, **judged.metrics},
+        tables=tuple(tables),
+        plots=(*plots, *over_time_of_runs(seen)),
+        notes=(*judged.notes, *notes),
+        findings=tuple(findings),
+        by_run=by_run,
+    )
 
 
 def with_classes(result: TestResult, parameters: AdaptiveParameters, setting: Setting) -> TestResult:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.levels import Seen, with_band
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition, by_load
 from pytest_llmbench.methodology.search.level_search import (
     LEVEL_S,
     SESSIONS_PER_SLOT,
@@ -41,14 +41,12 @@ from pytest_llmbench.model.draft import LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.numbers import Amount, Cell, Row, cells
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.model.request import USUAL, OfSessions, TurnClass
+from pytest_llmbench.model.request import USUAL, TurnClass
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import WithFixedOutput
-from pytest_llmbench.workloads.catalogue import workload as find_workload
 
 HEADING = Heading("capacity", "5.5", "Concurrent Request Capacity")
 
@@ -61,7 +59,12 @@ class Parameters(TestParameters):
     """Double, then bisect, the requests in flight: the most that meet the criteria. With a workload of
     sessions, the sessions at once."""
 
-    takes_sessions = True
+    for_sessions = ("turn_ttft_p95_ms", "sessions_per_slot", "min_sessions")
+    for_requests: ClassVar[Mapping[str, str]] = {
+        "min_concurrency": "give min_sessions for a workload of sessions",
+        "duration_s": "a level of sessions lasts for sessions_per_slot, with pauses",
+        "output_tokens": "later turns of a session read answers of the recorded length",
+    }
 
     ttft_p99_ms: float | None = parameter(
         "positive",
@@ -78,8 +81,8 @@ class Parameters(TestParameters):
         doc="output limit of every request, instead of the workload's own (AMB-11).",
     )
     duration_s: float | None = parameter("positive", doc="shortest duration of a level.", scale=LEVEL_S)
-    min_concurrency: int | None = parameter("count")
-    min_output_tok_s: float | None = parameter("positive")
+    min_concurrency: int | None = limit("max_concurrency", "count")
+    min_output_tok_s: float | None = limit("output_token_throughput")
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
         "positive_by_turn",
         doc='with sessions: criterion on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.',
@@ -89,43 +92,20 @@ class Parameters(TestParameters):
         doc="with sessions: sessions that a level sends per session in flight.",
         scale=SESSIONS_PER_SLOT,
     )
-    min_sessions: int | None = parameter(
-        "count", doc="with sessions: least capacity in sessions, as ``min_concurrency`` is in requests."
+    min_sessions: int | None = limit(
+        "max_sessions",
+        "count",
+        doc="with sessions: least capacity in sessions, as ``min_concurrency`` is in requests.",
     )
 
     def contradictions(self) -> list[str]:
-        found = (
-            self._of_requests()
-            if isinstance(find_workload(self.workload), OfSessions)
-            else [
-                f"{name} applies to sessions: name a workload of sessions, for example 'session:chat'"
-                for name in ("turn_ttft_p95_ms", "sessions_per_slot", "min_sessions")
-                if getattr(self, name) is not None
-            ]
-        )
+        found = [
+            f"{name} {least} can never pass: maximum is {self.maximum}"
+            for name in ("min_concurrency", "min_sessions")
+            if (least := getattr(self, name)) is not None and least > self.maximum
+        ]
         if self.initial > self.maximum:
-            found.append(f"initial must not be above maximum, got {self.initial} and {self.maximum}")
-        if self.min_concurrency is not None and self.min_concurrency > self.maximum:
-            found.append(f"min_concurrency {self.min_concurrency} can never pass: maximum is {self.maximum}")
-        if self.min_sessions is not None and self.min_sessions > self.maximum:
-            found.append(f"min_sessions {self.min_sessions} can never pass: maximum is {self.maximum}")
-        return found
-
-    def _of_requests(self) -> list[str]:
-        """Mistakes: parameters that do not apply to a workload of sessions."""
-        found = []
-        if self.min_concurrency is not None:
-            found.append(
-                "min_concurrency applies to requests in flight: give min_sessions for a workload of sessions"
-            )
-        if self.duration_s is not None:
-            found.append(
-                "duration_s does not apply to sessions: a level lasts for sessions_per_slot, with pauses"
-            )
-        if self.output_tokens != OUTPUT_TOKENS:
-            found.append(
-                "output_tokens does not apply to sessions: later turns read answers of the recorded length"
-            )
+            found.insert(0, f"initial must not be above maximum, got {self.initial} and {self.maximum}")
         return found
 
     @property
@@ -134,23 +114,8 @@ class Parameters(TestParameters):
         turns = {TurnClass.parse(key): limit for key, limit in by_turn}
         return Criteria(self.ttft_p99_ms, self.min_completion, turns)
 
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        floors = [
-            Objective(metric, ">=", float(limit), unit)
-            for metric, limit, unit in (
-                ("max_concurrency", self.min_concurrency, "count"),
-                ("max_sessions", self.min_sessions, "count"),
-                ("output_token_throughput", self.min_output_tok_s, "tok/s"),
-            )
-            if limit is not None
-        ]
-        return (*floors, *self.slo)
-
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    if isinstance(setting.workload, OfSessions):
-        return (yield from _measure_sessions(parameters, setting, warmup))
     found = yield from find_capacity(_request_levels(parameters, setting))
     report = Report(
         levels=found.runs,
@@ -164,23 +129,17 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
             LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
             LoadFact.OUTPUT_TOKENS: parameters.output_tokens,
         },
-        budgeted=(found.best,) if found.best is not None else found.levels[-1:],
+        budgeted=_budgeted(found),
     )
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _measure_sessions(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport
-) -> Procedure[TestResult]:
+def measure_sessions(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
     found = yield from find_capacity(_session_levels(parameters, setting))
     by_turn = parameters.criteria.turn_ttft_p95_ms
-    no_threshold = not (parameters.ttft_p99_ms or by_turn)
-    notes = (
-        Note.of("most_sessions", most=found.passed),
-        Note.of("capacity_of_sessions"),
-        *found.notes,
-        *((Note.of("no_threshold"),) if no_threshold else ()),
-    )
+    notes = [Note.of("most_sessions", most=found.passed), Note.of("capacity_of_sessions"), *found.notes]
+    if not (parameters.ttft_p99_ms or by_turn):
+        notes.append(Note.of("no_threshold"))
     report = Report(
         levels=found.runs,
         metrics=_metrics("max_sessions", found),
@@ -189,9 +148,13 @@ def _measure_sessions(
         notes=notes,
         load=_criteria_stated(parameters, found)
         | {LoadFact.SESSIONS_RANGE: [parameters.initial, parameters.maximum, 1]},
-        budgeted=(found.best,) if found.best is not None else found.levels[-1:],
+        budgeted=_budgeted(found),
     )
     return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _budgeted(found: Tried) -> Sequence[Seen]:
+    return found.levels[-1:] if found.best is None else (found.best,)
 
 
 def _session_levels(parameters: Parameters, setting: Setting) -> SessionLevels:
@@ -253,55 +216,58 @@ def _criteria_stated(parameters: Parameters, found: Tried) -> dict[str, Any]:
     }
 
 
-_framed = framed(HEADING, measure)
-
-
-def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """The procedure; warm-up and levels have the same fixed output limit."""
-    return _framed(parameters, _fixed(parameters, setting))
+_of_requests = framed(HEADING, measure)
 
 
 def _fixed(parameters: Parameters, setting: Setting) -> Setting:
-    if isinstance(setting.workload, OfSessions):
-        return setting
+    """The setting in which warm-up and levels have the same output limit."""
     return replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
 
 
-def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+def _request_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the worst case: doubling to the maximum, which fails, and a bisection that fails only at
     its end."""
     told = _fixed(parameters, setting)
-    if isinstance(told.workload, OfSessions):
-        of_sessions = _session_levels(parameters, told)
-        return tuple(map(of_sessions.plan, dict.fromkeys((of_sessions.first, of_sessions.ceiling))))
     levels = _request_levels(parameters, told)
     first, ceiling = levels.first, levels.ceiling
     tried = values_tried(doubling(first, ceiling), ceiling - 1 if first < ceiling else ceiling)
     return tuple(level_plan(told, levels.requests(slots), slots, parameters.duration_s) for slots in tried)
 
 
+def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    levels = _session_levels(parameters, setting)
+    return tuple(map(levels.plan, dict.fromkeys((levels.first, levels.ceiling))))
+
+
 def search_table(levels: Sequence[Seen]) -> Table:
     """Table 7: every tested concurrency, in the order run."""
     columns = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status", "Reason")
-    return Table("capacity_search", "Capacity Search Results", columns, tuple(_row(seen) for seen in levels))
+    rows: tuple[Row, ...] = tuple(
+        (
+            seen.level.concurrency or 0,
+            Amount(seen.level.completion_ratio, "ratio"),
+            *cells(seen.level.metrics, ("ttft.p99", "tpot.p99")),
+            *_judged(seen),
+        )
+        for seen in levels
+    )
+    return Table("capacity_search", "Capacity Search Results", columns, rows)
+
+
+def _judged(seen: Seen) -> tuple[Cell, ...]:
+    level = seen.level
+    return level.n_failed, "Pass" if level.passed else "Fail", "; ".join(level.fail_reasons)
 
 
 def _sessions_table(limited: Iterable[TurnClass], levels: Sequence[Seen]) -> Table:
     """A table of every tested number of sessions, in the order run."""
     classes = tuple(dict.fromkeys((*USUAL, *limited)))
+    shown = ("ttft.p99", *(f"turn_ttft[{each}].p95" for each in classes))
     rows: list[Row] = []
     for seen in levels:
-        metrics, jobs = seen.level.metrics, jobs_of(seen.records)
-        rows.append(
-            (
-                slots_of(seen),
-                f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
-                *cells(metrics, ("ttft.p99", *(f"turn_ttft[{each}].p95" for each in classes))),
-                seen.level.n_failed,
-                "Pass" if seen.level.passed else "Fail",
-                "; ".join(seen.level.fail_reasons),
-            )
-        )
+        jobs = jobs_of(seen.records)
+        ended = f"{len(jobs) - jobs.cut_off} of {len(jobs)}"
+        rows.append((slots_of(seen), ended, *cells(seen.level.metrics, shown), *_judged(seen)))
     by_turn = (f"TTFT P95, turn {each}" for each in classes)
     columns = ("Sessions", "Completed", "TTFT P99", *by_turn, "Errors", "Status", "Reason")
     return Table("session_capacity_search", "Capacity Search Results in Sessions", columns, tuple(rows))
@@ -312,60 +278,32 @@ def slots_of(seen: Seen) -> int:
     return seen.observation.plan.load.in_flight or 0
 
 
-def _row(seen: Seen) -> tuple[Cell, ...]:
-    level = seen.level
-    return (
-        level.concurrency or 0,
-        Amount(level.completion_ratio, "ratio"),
-        *cells(level.metrics, ("ttft.p99", "tpot.p99")),
-        level.n_failed,
-        "Pass" if level.passed else "Fail",
-        "; ".join(level.fail_reasons),
-    )
-
-
 def capacity_plots(
     found: Tried, threshold_ms: float | None, x_label: str = "requests in flight"
 ) -> tuple[Plot, ...]:
     """Plots of TTFT P99 and completion over the concurrency."""
     marks = {} if found.passed is None else {"maximum": float(found.passed)}
-    return tuple(
-        replace(plot, x_label=x_label)
-        for plot in (
-            _plot(found, "ttft.p99", "capacity_ttft", "TTFT P99 over Concurrency", "TTFT P99 (ms)", marks,
-                  threshold_ms),
-            _plot(found, "completion_rate", "capacity_completion", "Completion over Concurrency",
-                  "share of requests completed", marks, None),
-        )
-        if plot is not None
-    )  # fmt: skip
+    ascending, drawn = sorted(found.levels, key=slots_of), []
+    for metric, plot_id, title, y_label, threshold in (
+        ("ttft.p99", "capacity_ttft", "TTFT P99 over Concurrency", "TTFT P99 (ms)", threshold_ms),
+        ("completion_rate", "capacity_completion", "Completion over Concurrency",
+         "share of requests completed", None),
+    ):  # fmt: skip
+        by_slots = [(float(slots_of(seen)), seen.level.metrics[metric]) for seen in ascending]
+        name = y_label.partition(" (")[0]
+        series, bands = with_band(name, by_slots)
+        if not series:
+            continue
+        if threshold is not None:
+            x, _ = series[name]
+            series["threshold"] = ((x[0], x[-1]), (threshold, threshold))
+        drawn.append(Plot(plot_id, title, x_label, y_label, series, bands=bands, marks=marks, x_log=True))
+    return tuple(drawn)
 
 
-def _plot(
-    found: Tried,
-    metric: str,
-    plot_id: str,
-    title: str,
-    y_label: str,
-    marks: dict[str, float],
-    threshold: float | None,
-) -> Plot | None:
-    rows = [
-        (float(slots_of(seen)), estimate.point, estimate.lower, estimate.upper)
-        for seen in sorted(found.levels, key=slots_of)
-        if (estimate := seen.level.metrics[metric]).point is not None
-    ]
-    if not rows:
-        return None
-    x = tuple(row[0] for row in rows)
-    name = y_label.partition(" (")[0]
-    series = {name: (x, tuple(float(row[1] or 0.0) for row in rows))}
-    if threshold is not None:
-        series["threshold"] = ((x[0], x[-1]), (threshold, threshold))
-    ends = [(at, low, high) for at, _, low, high in rows if low is not None and high is not None]
-    columns = tuple(zip(*ends, strict=True)) if len(ends) > 1 else ()
-    bands = {name: (columns[0], columns[1], columns[2])} if columns else {}
-    return Plot(plot_id, title, "requests in flight", y_label, series, bands=bands, marks=marks, x_log=True)
+procedure = by_load(
+    lambda own, setting: _of_requests(own, _fixed(own, setting)), framed(HEADING, measure_sessions)
+)
+plans = by_load(_request_plans, _session_plans)
 
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+TEST = TestDefinition(*HEADING, Parameters, procedure, plans)

@@ -38,7 +38,7 @@ from pytest_llmbench.methodology.measuring.session_fairness import (
     fairness_of_sessions,
 )
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, limit, parameter
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
     REPORTED_S,
@@ -46,6 +46,9 @@ from pytest_llmbench.methodology.procedure import (
     Procedure,
     Setting,
     TestDefinition,
+    by_load,
+    no_needs,
+    one_warmup,
 )
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.search import SaturationRate, saturation_rate
@@ -55,11 +58,10 @@ from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, WorkloadFact
 from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.request import OfSessions, Workload
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
@@ -86,7 +88,12 @@ class Parameters(TestParameters):
     classes of sessions."""
 
     takes_adapters = False
-    takes_sessions = True
+    for_sessions = ("sessions", "sessions_per_class")
+    any_of_sessions = "a mix of workloads of sessions"
+    for_requests = dict.fromkeys(
+        ("classes", "capacity_rps", "requests_per_class", "duration_s", "load_percent", "equal_load"),
+        "give sessions (how many at once) and sessions_per_class",
+    )
 
     workload: str | Workload = parameter(
         "workload",
@@ -118,17 +125,20 @@ class Parameters(TestParameters):
         doc="what a class sends alone at the same rate as the mix: ``tokens`` per second, or ``requests`` "
         "per second.",
     )
-    min_jain: float | None = parameter("share")
-    min_class_jain: float | None = parameter("share")
-    max_starvation: float | Mapping[str, float] | None = parameter(
-        "share_by_class", doc="largest share of starved requests, for all classes or by class."
+    min_jain: float | None = limit("jain_index", "share")
+    min_class_jain: float | None = limit("class_jain_index", "share")
+    max_starvation: float | Mapping[str, float] | None = limit(
+        "starvation_rate[{}]",
+        "share_by_class",
+        doc="largest share of starved requests, for all classes or by class.",
     )
-    max_inflation: float | Mapping[str, float] | None = parameter(
+    max_inflation: float | Mapping[str, float] | None = limit(
+        "ttft_inflation[{}].p50",
         "positive_by_class",
         doc="largest ratio of the median TTFT, mix over alone; for all classes or by class.",
     )
-    ttft_p99_ms: float | Mapping[str, float] | None = parameter(
-        "positive_by_class", doc="limit on TTFT P99 in the mix, for all classes or by class."
+    ttft_p99_ms: float | Mapping[str, float] | None = limit(
+        "ttft[{}].p99", "positive_by_class", doc="limit on TTFT P99 in the mix, for all classes or by class."
     )
 
     sessions: int | None = parameter(
@@ -143,80 +153,43 @@ class Parameters(TestParameters):
     @property
     def class_names(self) -> tuple[str, ...]:
         own = find_workload(self.workload)
-        if isinstance(own, OfSessions):
-            return tuple(part.name for part in own.parts) if isinstance(own, SessionMix) else (own.name,)
-        given = self.workload.classes if isinstance(self.workload, ClassMix) else (SHORT, LONG)
+        if isinstance(own, SessionMix):
+            return tuple(part.name for part in own.parts)
+        if self.has_sessions:
+            return (own.name,)
+        given = own.classes if isinstance(own, ClassMix) else (SHORT, LONG)
         return tuple(each.name for each in self.classes or given)
 
     def contradictions(self) -> list[str]:
-        of_sessions = isinstance(find_workload(self.workload), OfSessions)
-        found = self._of_sessions() if of_sessions else self._of_requests()
-        for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
-            limits = getattr(self, name)
-            unknown = (
-                [key for key in limits if key not in self.class_names] if isinstance(limits, Mapping) else []
-            )
-            if unknown:
-                found.append(f"{name} limits {unknown}; the classes are {', '.join(self.class_names)}")
-        return found
-
-    def _of_sessions(self) -> list[str]:
-        """Mistakes: parameters that do not apply to classes of sessions."""
-        found = [] if len(self.class_names) > 1 else [ONE_CLASS]
-        found += live_answers(find_workload(self.workload), "a class alone and in the mix")
-        names = ("classes", "capacity_rps", "requests_per_class", "duration_s")
-        given = [name for name in names if getattr(self, name) is not None]
-        given += ["load_percent"] if self.load_percent != LOAD_PERCENT else []
-        given += ["equal_load"] if self.equal_load != "tokens" else []
-        return found + [
-            f"{name} applies to requests: give sessions (how many at once) and sessions_per_class"
-            for name in given
-        ]
-
-    def _of_requests(self) -> list[str]:
-        found = [
-            f"{name} applies to sessions: name a mix of workloads of sessions"
-            for name in ("sessions", "sessions_per_class")
-            if getattr(self, name) is not None
-        ]
-        if isinstance(self.workload, ClassMix) and self.classes is not None:
-            found.append("classes are given twice: by workload and by classes")
-        if isinstance(self.workload, ClassMix) and len(self.workload.classes) < 2:
-            found.append("workload has one class: fairness needs at least two")
-        own = isinstance(self.workload, SyntheticWorkload | ClassMix)
-        if self.workload != SYNTHETIC_SKEWED.name and not own:
+        found, own = [], find_workload(self.workload)
+        if self.has_sessions:
+            found = [] if isinstance(own, SessionMix) else [ONE_CLASS]
+            found += live_answers(own, "a class alone and in the mix")
+        elif isinstance(own, ClassMix):
+            found += [] if self.classes is None else ["classes are given twice: by workload and by classes"]
+            if len(own.classes) < 2:
+                found.append("workload has one class: fairness needs at least two")
+        elif self.workload != SYNTHETIC_SKEWED.name and not isinstance(self.workload, SyntheticWorkload):
             # Classes are cut out of one law of lengths, so a mixture of workloads has none of them.
             got = self.workload if isinstance(self.workload, str) else self.workload.name
             found.append(
                 f"workload must be {SYNTHETIC_SKEWED.name!r} (section 5.6.2 requires it), a synthetic "
                 f"workload of your own or a ClassMix, got {got!r}; or a mix of workloads of sessions"
             )
+        for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
+            limits = getattr(self, name)
+            given = limits if isinstance(limits, Mapping) else ()
+            unknown = [key for key in given if key not in self.class_names]
+            if unknown:
+                found.append(f"{name} limits {unknown}; the classes are {', '.join(self.class_names)}")
         return found
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        own = [
-            Objective(name, ">=", limit, "ratio")
-            for name, limit in (("jain_index", self.min_jain), ("class_jain_index", self.min_class_jain))
-            if limit is not None
-        ]
-        by_class = (
-            ("starvation_rate", "", self.max_starvation, "ratio"),
-            ("ttft_inflation", ".p50", self.max_inflation, "ratio"),
-            ("ttft", ".p99", self.ttft_p99_ms, "ms"),
-        )
-        own += [
-            Objective(f"{family}[{name}]{statistic}", "<=", limit, unit)
-            for family, statistic, limits, unit in by_class
-            for name in self.class_names
-            if (limit := limits.get(name) if isinstance(limits, Mapping) else limits) is not None
-        ]
-        return (*own, *self.slo)
+    def qualifiers(self) -> Sequence[str]:
+        return self.class_names
 
 
-def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    if isinstance(setting.workload, SessionMix):
-        return (yield from _measure_sessions(parameters, setting, setting.workload))
+def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
     mix = mix_of(parameters, setting)
     setting = replace(setting, workload=mix)
     warmup = yield from warm_up(setting)
@@ -243,15 +216,15 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     return _result(parameters, setting, warmup, load, results)
 
 
-def _measure_sessions(parameters: Parameters, setting: Setting, mix: SessionMix) -> Procedure[TestResult]:
-    warmup = yield from warm_up(setting)
-    report = yield from fairness_of_sessions(_session_classes(parameters, setting, mix))
+def measure_sessions(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    report = yield from fairness_of_sessions(_session_classes(parameters, setting))
     report = replace(report, notes=(*report.notes, *_unfair(report.metrics["jain_index"])))
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _session_classes(parameters: Parameters, setting: Setting, mix: SessionMix) -> SessionClasses:
-    at_once = parameters.sessions or DEFAULT_CONCURRENCY
+def _session_classes(parameters: Parameters, setting: Setting) -> SessionClasses:
+    mix, at_once = setting.workload, parameters.sessions or DEFAULT_CONCURRENCY
+    assert isinstance(mix, SessionMix)
     return SessionClasses(setting, mix, at_once, parameters.sessions_per_class)
 
 
@@ -425,11 +398,9 @@ def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
     )
 
 
-def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+def _plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans: each class alone, then the mix; without ``capacity_rps`` rates and times follow from a
     search."""
-    if isinstance(setting.workload, SessionMix):
-        return _session_classes(parameters, setting, setting.workload).plans
     mix = mix_of(parameters, setting)
     sequence = RequestSlice(mix)
     found: list[LoadPlan] = []
@@ -449,16 +420,6 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         found.append(one.closed_loop(setting, label, 1, duration_s=None, at_least=count))
         sequence.first += count
     return tuple(found)
-
-
-def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
-    own = setting.workload
-    return (own if isinstance(own, SessionMix) else mix_of(parameters, setting),)
-
-
-def needs(parameters: Parameters, setting: Setting) -> list[str]:
-    own = setting.workload
-    return too_long(setting, plans(parameters, setting)) if isinstance(own, SessionMix) else []
 
 
 @dataclass(frozen=True)
@@ -632,9 +593,18 @@ def plots(results: FairnessResults) -> tuple[Plot, ...]:
     return (plot,) if series else ()
 
 
-procedure = framed(HEADING, measure, warm=False)
+def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    return _session_classes(parameters, setting).plans
 
+
+procedure = by_load(framed(HEADING, measure, warm=False), framed(HEADING, measure_sessions))
+plans = by_load(_plans, _session_plans)
 
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+    *HEADING,
+    Parameters,
+    procedure,
+    plans,
+    by_load(no_needs, lambda own, setting: too_long(setting, _session_plans(own, setting))),
+    by_load(lambda own, setting: (mix_of(own, setting),), one_warmup),
 )

@@ -14,31 +14,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
-    intended,
     one_load_plans,
     one_load_procedure,
+    one_load_result,
 )
-from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.parameters import limit, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, good, goodput, rates, uncounted
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, quantity, with_intervals
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
-NAME = "goodput"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Goodput"
+HEADING = Heading("goodput", "", "Goodput")
 MOST_WITHOUT_TPOT = 0.05
 """The largest share of the replies that may be too short for a TPOT without a warning."""
 
@@ -57,12 +52,14 @@ class Parameters(AdaptiveParameters):
     ttft_ms: float | None = parameter("positive")
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
-    min_share: float = parameter(
+    min_share: float = limit(
+        GOODPUT_SHARE,
         "share",
         0.99,
         doc="least share of good requests, judged on the whole confidence interval.",
     )
-    max_schema_violation_rate: float | None = parameter(
+    max_schema_violation_rate: float | None = limit(
+        SCHEMA_VIOLATIONS,
         "share",
         doc="largest share of replies that break the requested schema (tool calls, JSON), among replies "
         "with one.",
@@ -83,12 +80,6 @@ class Parameters(AdaptiveParameters):
         )
         return tuple((quantity, limit) for quantity, limit in given if limit is not None)
 
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        kept = self.max_schema_violation_rate
-        own = () if kept is None else (Objective(SCHEMA_VIOLATIONS, "<=", kept, "ratio"),)
-        return (Objective(GOODPUT_SHARE, ">=", self.min_share, "ratio"), *own, *self.slo)
-
     def contradictions(self) -> list[str]:
         found = super().contradictions()
         if not self.limits_ms:
@@ -104,23 +95,18 @@ def result(
     metrics, own_runs = figures(
         parameters, setting, seen, lambda runs: _metrics(parameters, runs, setting.seed)
     )
-    judged = as_judged(parameters, seen)
-    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
-        metrics=metrics | judged.metrics,
-        tables=(_table(parameters, metrics, seen),),
-        plots=over_time_of_runs(seen),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(*judged.notes, Note.of("outside_draft", test="goodput")),
-        findings=_findings(parameters, seen),
+    return one_load_result(
+        HEADING,
+        parameters,
+        setting,
+        warmup,
+        seen,
+        metrics=metrics,
         by_run=own_runs,
+        tables=(_table(parameters, metrics, seen),),
+        notes=(Note.of("outside_draft", test="goodput"),),
+        findings=_findings(parameters, seen),
+        judged=as_judged(parameters, seen),
     )
 
 
@@ -178,6 +164,4 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
     return Table("goodput_results", "Goodput Results", columns, with_intervals(rows))
 
 
-plans = one_load_plans
-procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
+TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

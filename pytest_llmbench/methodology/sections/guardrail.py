@@ -29,7 +29,7 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice, with_
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
     PROBE_REQUESTS,
@@ -71,7 +71,6 @@ from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, GuardrailFact, LoadFact, Origin, SUTFact, WarmupFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, quantity
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
@@ -123,15 +122,19 @@ class Parameters(TestParameters):
         "percents", GUARDRAIL_PERCENTS, doc="loads in percent of that capacity."
     )
     duration_s: float | None = parameter("positive", doc="duration of a level.", scale=LEVEL_S)
-    max_overhead_ms: float | None = parameter(
-        "positive", doc="largest total overhead: E2E P50 with all guardrails minus that of the baseline."
+    max_overhead_ms: float | None = limit(
+        "guardrail_overhead[{}].p50",
+        doc="largest total overhead: E2E P50 with all guardrails minus that of the baseline.",
     )
-    max_overhead_p95_ms: float | None = parameter("positive")
-    max_input_overhead_ms: float | None = parameter(
-        "positive", doc="largest overhead of the input filter: TTFT P50 with it minus that of the baseline."
+    max_overhead_p95_ms: float | None = limit("guardrail_overhead[{}].p95")
+    max_input_overhead_ms: float | None = limit(
+        "input_filter_overhead[{}].p50",
+        doc="largest overhead of the input filter: TTFT P50 with it minus that of the baseline.",
     )
-    max_throughput_loss: float | None = parameter(
-        "share", doc="largest share of maximum output throughput that is lost with all guardrails."
+    max_throughput_loss: float | None = limit(
+        "throughput_reduction[full]",
+        "share",
+        doc="largest share of maximum output throughput that is lost with all guardrails.",
     )
 
     @property
@@ -141,21 +144,8 @@ class Parameters(TestParameters):
         return {BASELINE: self.baseline, **{k: v for k, v in single.items() if v}, FULL: self.full}
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        ceilings = {
-            "guardrail_overhead[{}].p50": self.max_overhead_ms,
-            "guardrail_overhead[{}].p95": self.max_overhead_p95_ms,
-            "input_filter_overhead[{}].p50": self.max_input_overhead_ms,
-        }
-        own = [
-            Objective(name.format(_percent(percent)), "<=", limit, "ms")
-            for name, limit in ceilings.items()
-            if limit is not None
-            for percent in self.levels_percent
-        ]
-        if self.max_throughput_loss is not None:
-            own.append(Objective(f"{REDUCTION}[{FULL}]", "<=", self.max_throughput_loss, "ratio"))
-        return (*own, *self.slo)
+    def qualifiers(self) -> Sequence[str]:
+        return [_percent(percent) for percent in self.levels_percent]
 
 
 @dataclass
@@ -548,10 +538,7 @@ def _signed(metrics: Mapping[str, Estimate], name: str) -> Cell:
     return Figure(name, replace(found, point=point, lower=lower, upper=upper), "change")
 
 
-procedure = framed(HEADING, measure, warm=False)
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
+TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure, warm=False), plans, needs)
 
 THROUGHPUT = "output_token_throughput"
 MAXIMUM, REDUCTION = "max_output_token_throughput", "throughput_reduction"

@@ -20,8 +20,14 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified, saturated_notes
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import LEVEL_S, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
+from pytest_llmbench.methodology.procedure import (
+    LEVEL_S,
+    ByScale,
+    Procedure,
+    Setting,
+    TestDefinition,
+)
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.search import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.sections.itl_method import (
@@ -82,8 +88,6 @@ REQUESTS = ByScale(quick=0, standard=ITL_REQUESTS, full=ITL_REQUESTS)
 SAMPLES = ByScale(quick=0, standard=ITL_SAMPLES, full=ITL_SAMPLES)
 """Fewest samples of every level (AMB-12); a quick level takes what its few seconds bring."""
 
-STATISTICS = ("p50", "p90", "p95", "p99", "p99_9")
-
 _MOST_MARKED = 8
 
 _MARGIN = 1.15
@@ -113,30 +117,24 @@ class Parameters(TestParameters):
         "100; a quick run takes as many as it gets).",
     )
     duration_s: float | None = parameter("positive", doc="shortest duration of a level.", scale=LEVEL_S)
-    p50_ms: float | None = parameter("positive")
-    p90_ms: float | None = parameter("positive")
-    p95_ms: float | None = parameter("positive")
-    p99_ms: float | None = parameter("positive")
-    p99_9_ms: float | None = parameter("positive")
-    jitter_p99_ms: float | None = parameter("positive")
-    longest_pause_p99_ms: float | None = parameter("positive")
-    max_tail_ratio: float | None = parameter("positive", doc="largest P99 / P50.")
+    p50_ms: float | None = limit("itl[{}].p50")
+    p90_ms: float | None = limit("itl[{}].p90")
+    p95_ms: float | None = limit("itl[{}].p95")
+    p99_ms: float | None = limit("itl[{}].p99")
+    p99_9_ms: float | None = limit("itl[{}].p99_9")
+    jitter_p99_ms: float | None = limit("jitter[{}].p99")
+    longest_pause_p99_ms: float | None = limit("longest_pause[{}].p99")
+    max_tail_ratio: float | None = limit("itl_tail_ratio[{}]", doc="largest P99 / P50.")
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        limits = [("itl", f".{name}", getattr(self, f"{name}_ms"), "ms") for name in STATISTICS]
-        limits += [
-            ("jitter", ".p99", self.jitter_p99_ms, "ms"),
-            ("longest_pause", ".p99", self.longest_pause_p99_ms, "ms"),
-            ("itl_tail_ratio", "", self.max_tail_ratio, "ratio"),
-        ]
-        own = [
-            Objective(f"{family}[{percent:g}%]{statistic}", "<=", limit, unit)
-            for percent in self.levels_percent
-            for family, statistic, limit, unit in limits
-            if limit is not None
-        ]
-        return (*own, *self.slo)
+    def qualifiers(self) -> Sequence[str]:
+        return [f"{percent:g}%" for percent in self.levels_percent]
+
+    @property
+    def own_objectives(self) -> tuple[Objective, ...]:
+        """Level by level."""
+        found = super().own_objectives
+        return tuple(each for level in self.qualifiers for each in found if f"[{level}]" in each.metric)
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
@@ -538,7 +536,4 @@ def _tail(level: LevelItl) -> str:
     return f"{_TAIL_WORDS[level.tail]} (coefficient of variation beyond P90: {variation:.2f})"
 
 
-procedure = framed(HEADING, measure)
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure), plans)

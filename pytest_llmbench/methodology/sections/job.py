@@ -17,40 +17,33 @@ from typing import ClassVar
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures, held_back, steady_middle
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
-    intended,
     one_load_plans,
     one_load_procedure,
+    one_load_result,
 )
-from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.parameters import AUTO, parameter
+from pytest_llmbench.methodology.parameters import AUTO, limit, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.numbers import Cell, cells, with_intervals
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
-NAME = "job"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Job"
+HEADING = Heading("job", "", "Job")
 
 _FAMILIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "End-to-end latency"}
 _STATISTICS = {"mean": "mean", "p50": "P50", "p99": "P99"}
 _TOTALS = {
-    "makespan": ("max_makespan_s", "s", "Makespan"),
-    "request_throughput": ("min_requests_per_s", "req/s", "Request throughput"),
-    "output_token_throughput": ("min_output_tok_s", "tok/s", "Output throughput"),
-    "total_token_throughput": ("min_total_tok_s", "tok/s", "Total token throughput"),
+    "makespan": "Makespan",
+    "request_throughput": "Request throughput",
+    "output_token_throughput": "Output throughput",
+    "total_token_throughput": "Total token throughput",
 }
-"""Metric → the keyword of its limit, unit and title."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,24 +64,26 @@ class Parameters(AdaptiveParameters):
     concurrency: int | None = parameter(
         "count", doc="most requests in flight, also with ``rate``; default: all."
     )
-    max_makespan_s: float | None = parameter(
-        "positive", doc="longest time from the start of the job to the end of its last reply."
+    ttft_mean_ms: float | None = limit("ttft.mean")
+    ttft_p50_ms: float | None = limit("ttft.p50")
+    ttft_p99_ms: float | None = limit("ttft.p99")
+    tpot_mean_ms: float | None = limit("tpot.mean")
+    tpot_p50_ms: float | None = limit("tpot.p50")
+    tpot_p99_ms: float | None = limit("tpot.p99")
+    itl_mean_ms: float | None = limit("itl.mean")
+    itl_p50_ms: float | None = limit("itl.p50")
+    itl_p99_ms: float | None = limit("itl.p99")
+    e2e_mean_ms: float | None = limit("e2e.mean")
+    e2e_p50_ms: float | None = limit("e2e.p50")
+    e2e_p99_ms: float | None = limit("e2e.p99")
+    max_makespan_s: float | None = limit(
+        "makespan", doc="longest time from the start of the job to the end of its last reply."
     )
-    min_requests_per_s: float | None = parameter("positive")
-    min_output_tok_s: float | None = parameter("positive")
-    min_total_tok_s: float | None = parameter("positive", doc="least input and output tokens per second.")
-    ttft_mean_ms: float | None = parameter("positive")
-    ttft_p50_ms: float | None = parameter("positive")
-    ttft_p99_ms: float | None = parameter("positive")
-    tpot_mean_ms: float | None = parameter("positive")
-    tpot_p50_ms: float | None = parameter("positive")
-    tpot_p99_ms: float | None = parameter("positive")
-    itl_mean_ms: float | None = parameter("positive")
-    itl_p50_ms: float | None = parameter("positive")
-    itl_p99_ms: float | None = parameter("positive")
-    e2e_mean_ms: float | None = parameter("positive")
-    e2e_p50_ms: float | None = parameter("positive")
-    e2e_p99_ms: float | None = parameter("positive")
+    min_requests_per_s: float | None = limit("request_throughput")
+    min_output_tok_s: float | None = limit("output_token_throughput")
+    min_total_tok_s: float | None = limit(
+        "total_token_throughput", doc="least input and output tokens per second."
+    )
     # A job is what it is: these do not exist here.
     requests: None = field(default=None, init=False, repr=False)
     max_requests: None = field(default=None, init=False, repr=False)
@@ -113,20 +108,6 @@ class Parameters(AdaptiveParameters):
             return ClosedLoop(min(self.concurrency or self.prompts, self.prompts))
         return super().load
 
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        given = [
-            (f"{family}.{statistic}", getattr(self, f"{family}_{statistic}_ms"))
-            for family in _FAMILIES
-            for statistic in _STATISTICS
-        ]
-        own = [Objective(name, "<=", limit, "ms") for name, limit in given if limit is not None]
-        for name, (keyword, unit, _) in _TOTALS.items():
-            limit = getattr(self, keyword)
-            if limit is not None:
-                own.append(Objective(name, "<=" if name == "makespan" else ">=", limit, unit))
-        return (*own, *self.slo)
-
     def contradictions(self) -> list[str]:
         return [*self._of_load(), *self._uncounted()]
 
@@ -138,21 +119,16 @@ def result(
     metrics, own_runs = figures(
         parameters, setting, seen, lambda runs: _metrics(parameters, runs, setting.seed)
     )
-    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+    return one_load_result(
+        HEADING,
+        parameters,
+        setting,
+        warmup,
+        seen,
         metrics=metrics,
-        tables=(_table(metrics, seen),),
-        plots=over_time_of_runs(seen),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(Note.of("outside_draft", test="job"), *held_back(seen)),
         by_run=own_runs,
+        tables=(_table(metrics, seen),),
+        notes=(Note.of("outside_draft", test="job"), *held_back(seen)),
     )
 
 
@@ -169,7 +145,7 @@ def extended(
     return replace(
         made,
         test=heading.test,
-        title=made.title.replace(TITLE, heading.title),
+        title=made.title.replace(HEADING.title, heading.title),
         metrics={**made.metrics, **metrics},
         tables=(table, *made.tables),
         by_run={**made.by_run, **by_run},
@@ -207,7 +183,7 @@ def _steady(seen: Sequence[Observation], concurrency: int, seed: int) -> dict[st
 def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
     ended = sum(int(run.records.ok.sum()) for run in seen)
     rows: list[tuple[str, Cell]] = [("Runs", len(seen)), ("Requests that ended well", ended)]
-    shown = {name: title for name, (_, _, title) in _TOTALS.items()}
+    shown = dict(_TOTALS)
     for name in ("request_throughput", "output_token_throughput"):
         if f"{name}[steady]" in metrics:
             shown[f"{name}[steady]"] = f"{shown[name]}, steady middle"
@@ -220,6 +196,4 @@ def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Tabl
     return Table("job_results", "Job Results", ("Metric", "Value", "Next run"), with_intervals(rows))
 
 
-plans = one_load_plans
-procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
+TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

@@ -23,7 +23,7 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics import latency
@@ -46,7 +46,6 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import PLAIN, Amount, Cell, Figure, Row, cells, number, with_intervals
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
@@ -118,12 +117,12 @@ class Parameters(TestParameters):
         CONTEXT_OUTPUT_TOKENS,
         doc="output limit; any value but the default makes it a custom workload.",
     )
-    max_exponent: float | None = parameter("positive", doc="largest k in TTFT ∝ length^k.")
-    max_slope_us: float | None = parameter(
-        "positive", doc="largest slope of the straight line, in µs per input token."
+    max_exponent: float | None = limit("prefill_exponent", doc="largest k in TTFT ∝ length^k.")
+    max_slope_us: float | None = limit(
+        "prefill_slope", doc="largest slope of the straight line, in µs per input token."
     )
-    ttft_p95_ms: Mapping[int, float] | None = parameter(
-        "positive_by_length", doc="limits on TTFT P95 by length: ``{8192: 1500}``."
+    ttft_p95_ms: Mapping[int, float] | None = limit(
+        "ttft[{}].p95", "positive_by_length", doc="limits on TTFT P95 by length: ``{8192: 1500}``."
     )
 
     def contradictions(self) -> list[str]:
@@ -143,19 +142,6 @@ class Parameters(TestParameters):
         if unknown:
             found.append(f"ttft_p95_ms limits {unknown}, which are not among the lengths {list(known)}")
         return found
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        own = []
-        if self.max_exponent is not None:
-            own.append(Objective("prefill_exponent", "<=", self.max_exponent, "ratio"))
-        if self.max_slope_us is not None:
-            own.append(Objective("prefill_slope", "<=", self.max_slope_us, "us/token"))
-        own += [
-            Objective(f"ttft[{length}].p95", "<=", limit, "ms")
-            for length, limit in (self.ttft_p95_ms or {}).items()
-        ]
-        return (*own, *self.slo)
 
 
 @dataclass(frozen=True)
@@ -602,9 +588,4 @@ def _plain(share: float | None) -> str:
     return "not measured" if share is None else f"{share:.4f}"
 
 
-procedure = framed(HEADING, measure, warm=False)
-
-
-TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
-)
+TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure, warm=False), plans, needs, warmups)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,7 +23,7 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, no_history, qualified, too_long
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
 from pytest_llmbench.methodology.pressure import (
     PRESSED,
     IdleSessions,
@@ -35,7 +34,13 @@ from pytest_llmbench.methodology.pressure import (
     pressed,
     recovery_probes,
 )
-from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import (
+    ByScale,
+    Procedure,
+    Setting,
+    TestDefinition,
+    by_load,
+)
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.level_search import (
     SESSIONS_PER_SLOT,
@@ -59,10 +64,9 @@ from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
+from pytest_llmbench.model.request import TurnClass, Workload
 from pytest_llmbench.model.result import PROBE, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, long_context
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
@@ -95,7 +99,11 @@ class Parameters(TestParameters):
     wait for their next turn."""
 
     takes_adapters = False
-    takes_sessions = True
+    for_sessions = ("sessions", "sessions_per_slot", "turn_ttft_p95_ms", "min_turn_hit_rate", "min_sessions")
+    for_requests = dict.fromkeys(
+        ("capacity", "duration_s", "max_preemption_rate", "max_recovery_s", "levels_percent"),
+        "with sessions, give the levels as sessions at once",
+    )
 
     workload: str | Workload = parameter("workload", "long-context")
     capacity: int | None = parameter(
@@ -112,11 +120,13 @@ class Parameters(TestParameters):
         "levels", LEVELS_PERCENT, doc="loads in percent of capacity; 100 is the base."
     )
     duration_s: float | None = parameter("positive", doc="duration of a level.", scale=LEVEL_S)
-    min_completion: float | None = parameter(
-        "share", doc="with sessions: least share that completes, a criterion of every level; default 0.99."
+    min_completion: float | None = limit(
+        "completion_rate[{}]",
+        "share",
+        doc="with sessions: least share that completes, a criterion of every level; default 0.99.",
     )
-    max_preemption_rate: float | None = parameter("share")
-    max_recovery_s: float | None = parameter("positive")
+    max_preemption_rate: float | None = limit("preemption_rate[{}]", "share")
+    max_recovery_s: float | None = limit("recovery_time[{}]")
     sessions: Sequence[int] = parameter("counts", SESSIONS, doc="with sessions: levels, in sessions at once.")
     sessions_per_slot: int | None = parameter(
         "count",
@@ -132,27 +142,12 @@ class Parameters(TestParameters):
         doc='with sessions: criterion on the cached share of cacheable tokens, by turn number: ``{"2+": '
         "0.9}``.",
     )
-    min_sessions: int | None = parameter(
-        "count", doc="with sessions: every level up to this one must meet the criteria."
+    min_sessions: int | None = limit(
+        "max_sessions", "count", doc="with sessions: every level up to this one must meet the criteria."
     )
 
-    @property
-    def of_idle_sessions(self) -> bool:
-        return isinstance(find_workload(self.workload), OfSessions)
-
     def contradictions(self) -> list[str]:
-        if not self.of_idle_sessions:
-            names = ("sessions_per_slot", "turn_ttft_p95_ms", "min_turn_hit_rate", "min_sessions")
-            given = [name for name in names if getattr(self, name) is not None]
-            given += ["sessions"] if tuple(self.sessions) != SESSIONS else []
-            return [f"{name} applies to sessions: name a workload of sessions" for name in given]
-        names = ("capacity", "duration_s", "max_preemption_rate", "max_recovery_s")
-        given = [name for name in names if getattr(self, name) is not None]
-        given += ["levels_percent"] if tuple(self.levels_percent) != LEVELS_PERCENT else []
-        found = [
-            f"{name} applies to requests: with sessions, give the levels as sessions at once"
-            for name in given
-        ]
+        found = []
         if len(self.sessions) < 2:
             found.append(f"sessions has one level, {self.sessions[0]}: give at least two to compare")
         if self.min_sessions is not None and self.min_sessions not in self.sessions:
@@ -169,24 +164,14 @@ class Parameters(TestParameters):
         return SessionLevels(setting=setting, criteria=criteria, per_slot=self.sessions_per_slot)
 
     @property
+    def qualifiers(self) -> Sequence[str]:
+        """The levels beyond capacity; none of sessions, whose share that completes is a criterion."""
+        beyond = [percent for percent in self.levels_percent if percent > 100]
+        return [] if self.has_sessions else [f"{percent:g}%" for percent in beyond]
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
-        if self.of_idle_sessions:
-            least = self.min_sessions
-            own = [] if least is None else [Objective("max_sessions", ">=", float(least), "count")]
-            return (*own, *self.slo, PRESSED)
-        limits = (
-            ("completion_rate", ">=", self.min_completion, "ratio"),
-            ("preemption_rate", "<=", self.max_preemption_rate, "ratio"),
-            ("recovery_time", "<=", self.max_recovery_s, "s"),
-        )
-        by_level = [
-            Objective(f"{metric}[{percent:g}%]", "<=" if op == "<=" else ">=", limit, unit)
-            for metric, op, limit, unit in limits
-            if limit is not None
-            for percent in self.levels_percent
-            if percent > 100
-        ]
-        return (*by_level, *self.slo, PRESSED)
+        return (*super().objectives, PRESSED)
 
 
 @dataclass(frozen=True)
@@ -243,8 +228,6 @@ def fitted(setting: Setting) -> Setting:
 
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
-    if isinstance(setting.workload, OfSessions):
-        return (yield from _measure_sessions(parameters, setting))
     setting = fitted(setting)
     # Short prompts warm up as well, and a hundred long ones would be a memory test by themselves.
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
@@ -266,7 +249,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+def measure_sessions(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
     probes = recovery_probes(setting, RequestSlice(setting.workload), sessions=list(parameters.sessions))
     overload = Overload(notes=[Note.of("memory_of_idle_sessions")])
@@ -287,8 +270,9 @@ def _session_step(parameters: Parameters, setting: Setting, slots: int) -> Step:
     def see(run: Observation) -> Seen:
         return parameters.session_levels(setting).see(run).with_(role=role)
 
-    plan = partial(_session_plan, parameters, setting, slots)
-    return Step(slots, f"{slots} sessions", lambda: plan(next(numbers)), see)
+    return Step(
+        slots, f"{slots} sessions", lambda: _session_plan(parameters, setting, slots, next(numbers)), see
+    )
 
 
 def _session_plan(parameters: Parameters, setting: Setting, slots: int, attempt: int = 1) -> LoadPlan:
@@ -507,48 +491,44 @@ def _notes(told: PressedLevels, recoveries: Mapping[float, Recovery]) -> list[No
     return found + [Note.of("engine_restarted", level=name) for name in restarted]
 
 
-def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+def _plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the levels; where the capacity is not declared, also the first doublings of the search."""
-    if isinstance(setting.workload, OfSessions):
-        return tuple(_session_plan(parameters, setting, slots) for slots in parameters.sessions)
     told = fitted(setting)
     sequence, found = RequestSlice(told.workload), []
     if parameters.capacity is None:
-        found = (
-            [] if parameters.ttft_p99_ms is not None else [_unloaded_plan(told, _unloaded(told, sequence))]
-        )
+        if parameters.ttft_p99_ms is None:
+            found.append(_unloaded_plan(told, _unloaded(told, sequence)))
         found += [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
     capacity = parameters.capacity or FIRST_LEVELS[-1]
-    found += [
-        _pressure_plan(
-            parameters, told, _pressing(parameters, told, sequence, percent), capacity, percent, None
-        )
-        for percent in parameters.levels_percent
-    ]
+    for percent in parameters.levels_percent:
+        own = _pressing(parameters, told, sequence, percent)
+        found.append(_pressure_plan(parameters, told, own, capacity, percent, None))
     return tuple(found)
 
 
-def needs(parameters: Parameters, setting: Setting) -> list[str]:
-    found = []
-    if isinstance(setting.workload, OfSessions):
-        sent = plans(parameters, setting)
-        found = too_long(setting, sent) + no_history(sent)
+def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    return tuple(_session_plan(parameters, setting, slots) for slots in parameters.sessions)
+
+
+def _needs(parameters: Parameters, setting: Setting) -> list[str]:  # noqa: ARG001 - the signature is the contract
     if setting.overload_allowed:
-        return found
+        return []
     return [
-        *found,
         "this test overloads the system on purpose, up to failure: run it on an isolated system only, with "
         "a recovery plan at hand, and confirm with --llm-allow-overload",
     ]
+
+
+def _session_needs(parameters: Parameters, setting: Setting) -> list[str]:
+    sent = _session_plans(parameters, setting)
+    return [*too_long(setting, sent), *no_history(sent), *_needs(parameters, setting)]
 
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:  # noqa: ARG001 - the signature is the contract
     return (SYNTHETIC_UNIFORM,)
 
 
-procedure = framed(HEADING, measure, warm=False)
+procedure = by_load(framed(HEADING, measure, warm=False), framed(HEADING, measure_sessions, warm=False))
+plans = by_load(_plans, _session_plans)
 
-
-TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
-)
+TEST = TestDefinition(*HEADING, Parameters, procedure, plans, by_load(_needs, _session_needs), warmups)

@@ -18,9 +18,9 @@ with. What was cached is what the server says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -39,8 +39,14 @@ from pytest_llmbench.methodology.measuring.levels import (
 from pytest_llmbench.methodology.measuring.load_plans import LoadPart, part_of
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
-from pytest_llmbench.methodology.parameters import LoadParameters, parameter
-from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.parameters import LoadParameters, limit, parameter
+from pytest_llmbench.methodology.procedure import (
+    ByScale,
+    Procedure,
+    Setting,
+    TestDefinition,
+    by_load,
+)
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import (
     Unexplained,
@@ -65,7 +71,6 @@ from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Amount, Figure, Row, cells
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan
 from pytest_llmbench.model.record import Phase
@@ -210,17 +215,23 @@ class Parameters(LoadParameters):
     """
 
     takes_adapters = False
-    takes_sessions = True
+    for_sessions = ("sessions", "total_sessions", "min_turn_hit_rate", "min_turn_ttft_reduction")
+    for_requests: ClassVar[Mapping[str, str]] = {
+        "concurrency": "give sessions for a workload of sessions",
+        "requests": "give total_sessions for a workload of sessions",
+    }
 
     workload: str | Workload = parameter("workload", STAND_IN)
     disabled: str = parameter("name", "cache_disabled", doc="SUT variant with the prefix cache switched off.")
     enabled: str = parameter("name", "cache_enabled", doc="SUT variant with the prefix cache switched on.")
-    min_ttft_reduction: float | None = parameter("share", doc="least reduction of TTFT P50.")
-    min_ttft_reduction_p95: float | None = parameter("share")
-    min_ttft_reduction_p99: float | None = parameter("share")
-    min_hit_rate: float | None = parameter("share")
-    min_throughput_improvement: float | None = parameter(
-        "positive", doc="least improvement of throughput; closed loop only."
+    min_ttft_reduction: float | None = limit(
+        "ttft_reduction.p50", "share", doc="least reduction of TTFT P50."
+    )
+    min_ttft_reduction_p95: float | None = limit("ttft_reduction.p95", "share")
+    min_ttft_reduction_p99: float | None = limit("ttft_reduction.p99", "share")
+    min_hit_rate: float | None = limit("cache_hit_rate", "share")
+    min_throughput_improvement: float | None = limit(
+        "throughput_improvement", doc="least improvement of throughput; closed loop only."
     )
     sessions: int | None = parameter(
         "count",
@@ -230,17 +241,20 @@ class Parameters(LoadParameters):
     total_sessions: int | None = parameter(
         "count", doc="with sessions: measured sessions per run.", scale=SESSIONS
     )
-    min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
+    min_turn_hit_rate: Mapping[int | str, float] | None = limit(
+        "turn_cache_hit_rate[{}]",
         "share_by_turn",
         doc='with sessions: least cached share of cacheable tokens, by turn number: ``{"2+": 0.9}``.',
     )
-    min_turn_ttft_reduction: Mapping[int | str, float] | None = parameter(
-        "share_by_turn", doc="with sessions: least reduction of TTFT P50, by turn number."
+    min_turn_ttft_reduction: Mapping[int | str, float] | None = limit(
+        "turn_ttft_reduction[{}].p50",
+        "share_by_turn",
+        doc="with sessions: least reduction of TTFT P50, by turn number.",
     )
 
     @property
     def load(self) -> Load:
-        if not isinstance(find_workload(self.workload), OfSessions):
+        if not self.has_sessions:
             return super().load
         return session_load(self.rate, self.sessions, self.arrival, self.burstiness)
 
@@ -250,61 +264,26 @@ class Parameters(LoadParameters):
         asked = (*(self.min_turn_hit_rate or ()), *(self.min_turn_ttft_reduction or ()))
         return turn_classes(asked, self.slo)
 
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        floors = {
-            "ttft_reduction.p50": self.min_ttft_reduction,
-            "ttft_reduction.p95": self.min_ttft_reduction_p95,
-            "ttft_reduction.p99": self.min_ttft_reduction_p99,
-            "cache_hit_rate": self.min_hit_rate,
-            "throughput_improvement": self.min_throughput_improvement,
-        }
-        own = [Objective(name, ">=", floor, "ratio") for name, floor in floors.items() if floor is not None]
-        by_turn = (
-            ("turn_cache_hit_rate", "", self.min_turn_hit_rate),
-            ("turn_ttft_reduction", ".p50", self.min_turn_ttft_reduction),
-        )
-        own += [
-            Objective(f"{family}[{TurnClass.parse(key)}]{statistic}", ">=", floor, "ratio")
-            for family, statistic, floors_by_turn in by_turn
-            for key, floor in (floors_by_turn or {}).items()
-        ]
-        return (*own, *self.slo)
-
     def contradictions(self) -> list[str]:
-        of_sessions = isinstance(find_workload(self.workload), OfSessions)
-        found = self._of_sessions() if of_sessions else self._of_requests()
+        found = []
+        if not self.has_sessions:
+            found = super().contradictions()
+        elif self.arrival == "trace":
+            found.append("arrival='trace' does not apply to sessions here: give rate or sessions")
+        elif self.concurrency is None:
+            found = super().contradictions()
+        if self.rate is not None and self.sessions is not None:
+            found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
+        found += live_answers(find_workload(self.workload), "the runs with the cache off and on")
         if self.disabled == self.enabled:
             found.append(f"disabled and enabled name the same variant {self.enabled!r}")
         return found
 
-    def _of_requests(self) -> list[str]:
-        names = ("sessions", "total_sessions", "min_turn_hit_rate", "min_turn_ttft_reduction")
-        return super().contradictions() + [
-            f"{name} applies to sessions: name a workload of sessions, for example 'session:chat'"
-            for name in names
-            if getattr(self, name) is not None
-        ]
-
-    def _of_sessions(self) -> list[str]:
-        """Mistakes: parameters that do not apply to a workload of sessions."""
-        found = [
-            f"{name} applies to requests: give {other} for a workload of sessions"
-            for name, other in (("concurrency", "sessions"), ("requests", "total_sessions"))
-            if getattr(self, name) is not None
-        ]
-        if self.arrival == "trace":
-            found.append("arrival='trace' does not apply to sessions here: give rate or sessions")
-        elif not found:
-            found = super().contradictions()
-        if self.rate is not None and self.sessions is not None:
-            found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
-        return found + live_answers(find_workload(self.workload), "the runs with the cache off and on")
-
 
 @dataclass
 class _Runs:
-    """The runs so far, by the state of the cache."""
+    """The runs, by the state of the cache: what is sent, what was seen, and its figures. Of single
+    requests."""
 
     parameters: Parameters
     setting: Setting
@@ -313,22 +292,69 @@ class _Runs:
     notes: list[Note] = field(default_factory=list)
     disturbed: list[Seen] = field(default_factory=list)
     """Runs that the generator spoiled, so that they were repeated."""
-    populated: int = 0
-    """Number of shared prefixes with which the cache was filled before the warm run."""
 
-    def measured(self, state: str, variant: str, prepare: Callable[[], Procedure[None]]) -> Procedure[None]:
+    @property
+    def amount(self) -> dict[str, int]:
+        """The size of each run, as its author asks for it."""
+        load, asked, scale = self.parameters.load, self.parameters.requests, self.setting.scale
+        if not load.is_trace:
+            return {"requests": REQUESTS.count(scale, asked)}
+        most = asked or len(load.offsets_ns)
+        return {"requests": min(most, REQUESTS.count("quick")) if scale == "quick" else most}
+
+    @property
+    def requests(self) -> int:
+        """Number of requests in each run; of sessions, that of all their turns."""
+        return self.amount["requests"]
+
+    @property
+    def part(self) -> LoadPart:
+        """The part of the requests; every state of the cache gets the same ones."""
+        load, setting = self.parameters.load, self.setting
+        trace = load.is_trace and not load.of_sessions
+        asked = {
+            "load": "trace" if trace else load.terms(),
+            **self.amount,
+            "variants": [self.parameters.disabled, self.parameters.enabled],
+        }
+        return part_of(setting, setting.workload, "prefix cache", **asked)
+
+    def plan(self, state: str) -> LoadPlan:
+        variant = self.parameters.disabled if state == DISABLED else self.parameters.enabled
+        load = self.parameters.load
+        return self.part.plan(self.setting, f"cache {state}", load, self.requests, variant=variant)
+
+    @cached_property
+    def populating(self) -> LoadPlan | None:
+        """The load that fills the cache with the shared prefixes; None where the requests share none."""
+        prefixes, part = Prefixes(self.setting.workload, self.requests), self.part
+        known = prefixes.count(part.seed)
+        if not known:
+            return None
+        more = {"workload": prefixes, "phase": Phase.WARMUP, "ignore_eos": False}
+        variant = self.parameters.enabled
+        return part.plan(self.setting, "populate", ClosedLoop(1), known, variant=variant, **more)
+
+    @property
+    def has_cold_run(self) -> bool:
+        return True
+
+    def measured(self, state: str, prepare: Callable[[], Procedure[None]]) -> Procedure[None]:
         """Measure a state of the cache. ``prepare`` brings the cache into it, now and before the same
         requests are sent again."""
         yield from prepare()
         # Without a warm-up there was no plan to carry the wish for a fresh state.
         fresh = state == COLD and not self.setting.warmup.wanted
-        plan = _plan(self.parameters, self.setting, state, variant).with_(fresh_state=fresh)
-        see = partial(_seen, self.setting, state)
-        again = same_requests_again(self.setting, variant)
+        plan = self.plan(state).with_(fresh_state=fresh)
+        again = same_requests_again(self.setting, plan.variant)
+        see = partial(self.seen, state)
         attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
         self.disturbed += attempts.runs[:-1]
         self.notes += attempts.notes
         self.by_state[state] = attempts.level
+
+    def seen(self, state: str, run: Observation) -> Seen:
+        return level_of(run, seed=self.setting.seed, label=f"cache {state}", role=state)
 
     def warmed_up(self, variant: str, *, fresh: bool) -> Procedure[None]:
         """Warm up with prompts of other content, so that nothing measured gets into the cache (section
@@ -339,169 +365,118 @@ class _Runs:
         self.warmups.append(report)
 
     def filled(self, *, fresh: bool) -> Procedure[None]:
-        """Bring the cache into the state of the warm run. Whole prompts that an earlier run left are not part
-        of it: Warm is about shared prefixes only."""
+        """Bring the cache into the state of the warm run: every shared prefix is sent once. Whole prompts
+        that an earlier run left are not part of it: Warm is about shared prefixes only."""
         yield from self.warmed_up(self.parameters.enabled, fresh=fresh)
-        self.populated = yield from _populate(self.parameters, self.setting)
+        if (plan := self.populating) is not None:
+            yield plan
+
+    def metrics(self) -> dict[str, Estimate]:
+        metrics = dict(self.by_state[WARM].level.metrics)
+        for state, seen in self.by_state.items():
+            metrics |= qualified(seen.level.metrics, state)
+        metrics |= self.effect(WARM, self.parameters.classes)
+        if COLD in self.by_state:
+            metrics |= qualified(self.effect(COLD, ()), COLD)
+        return metrics
+
+    def effect(self, state: str, classes: Sequence[TurnClass]) -> dict[str, Estimate]:
+        """The effect of the cache in one run: reduction per percentile, hit rates and throughput gain against
+        the baseline."""
+        baseline, cached = self.by_state[DISABLED], self.by_state[state]
+        rate, method = "output_token_throughput", "an open loop below saturation offers the same to both"
+        gain = Estimate.undefined(unit="ratio", method=method, reason=Reason.NOT_MEASURABLE)
+        if cached.observation.plan.load.in_flight is not None:
+            gain = change(baseline.level.metrics[rate], cached.level.metrics[rate], "relative_change")
+        return {"throughput_improvement": gain} | self.cached(baseline, cached, classes)
+
+    def cached(self, baseline: Seen, cached: Seen, _: Sequence[TurnClass]) -> dict[str, Estimate]:
+        arms, told = pairs("ttft", [baseline.inside], [cached.inside]), [with_zeros(cached.records)]
+        return paired_changes("ttft_reduction", arms, "reduction", statistics=PERCENTILES) | {
+            "cache_hit_rate": cache_hit_rate(told, seed=self.setting.seed),
+            "cached_input_share": cached_input_share(told, seed=self.setting.seed),
+        }
+
+    def report(self) -> Report:
+        metrics, populated = self.metrics(), self.populating
+        prefixes = 0 if populated is None else populated.requests
+        return Report(
+            levels=[*self.disturbed, *self.by_state.values()],
+            metrics=metrics,
+            tables=(cache_table(self.by_state), effect_table(metrics, COLD in self.by_state)),
+            notes=[*self.notes, Note.of("cache_filled", prefixes=prefixes)],
+            load={LoadFact.MODEL: self.parameters.load.model},
+            facts=variant_facts(self.setting, self.parameters.enabled, prefixes_populated=prefixes > 0),
+            findings=(*state_findings(self.by_state), *same_system(unexplained(self.by_state))),
+        )
 
 
-def _seen(setting: Setting, state: str, run: Observation) -> Seen:
-    seen = level_of(run, seed=setting.seed, label=f"cache {state}", role=state)
-    return by_session(seen) if isinstance(setting.workload, OfSessions) else seen
+class _SessionRuns(_Runs):
+    """Runs of sessions, with figures by turn."""
+
+    @property
+    def amount(self) -> dict[str, int]:
+        return {"sessions": SESSIONS.count(self.setting.scale, self.parameters.total_sessions)}
+
+    @property
+    def requests(self) -> int:
+        assert isinstance(self.setting.workload, OfSessions)
+        return turns_of(self.setting.workload, self.amount["sessions"], self.part.seed)
+
+    @property
+    def has_cold_run(self) -> bool:
+        """Sessions that share no beginning find an empty cache in the warm run too: one run is enough."""
+        return self.populating is not None
+
+    def seen(self, state: str, run: Observation) -> Seen:
+        return by_session(super().seen(state, run))
+
+    def metrics(self) -> dict[str, Estimate]:
+        warm, classes = self.by_state[WARM], self.parameters.classes
+        return super().metrics() | figures_by_turn(warm, classes, self.setting.seed)
+
+    def cached(self, baseline: Seen, cached: Seen, classes: Sequence[TurnClass]) -> dict[str, Estimate]:
+        return effect_on_sessions(baseline, cached, classes, self.setting.seed)
+
+    def report(self) -> Report:
+        off, on, found = self.by_state[DISABLED], self.by_state[WARM], super().report()
+        return replace(
+            found,
+            tables=(*found.tables, cache_by_turn_table(off, on, self.setting.seed)),
+            plots=cache_by_turn_plots(off, on),
+            notes=(*found.notes, Note.of("prefix_cache_of_sessions")),
+        )
+
+
+_runs = by_load(_Runs, _SessionRuns)
 
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
-    runs = _Runs(parameters, setting)
+    runs = _runs(parameters, setting)
     fresh = setting.variants[parameters.enabled].can_be_fresh
-    off = partial(runs.warmed_up, parameters.disabled, fresh=False)
-    yield from runs.measured(DISABLED, parameters.disabled, off)
+    yield from runs.measured(DISABLED, partial(runs.warmed_up, parameters.disabled, fresh=False))
     if not fresh:
         runs.notes.append(Note.of("no_cold_run", variant=repr(parameters.enabled)))
-    elif not _has_cold_run(parameters, setting):
+    elif not runs.has_cold_run:
         runs.notes.append(Note.of("no_cold_run.sessions"))
     else:
-        empty = partial(runs.warmed_up, parameters.enabled, fresh=True)
-        yield from runs.measured(COLD, parameters.enabled, empty)
-    yield from runs.measured(WARM, parameters.enabled, partial(runs.filled, fresh=fresh))
-    return _result(runs)
-
-
-def _has_cold_run(parameters: Parameters, setting: Setting) -> bool:
-    """Whether there is a cold run. Sessions that share no beginning find an empty cache in the warm run too:
-    one run is enough."""
-    return not isinstance(setting.workload, OfSessions) or populating(parameters, setting) is not None
-
-
-def _populate(parameters: Parameters, setting: Setting) -> Procedure[int]:
-    """Send every shared prefix once; returns how many there are."""
-    plan = populating(parameters, setting)
-    if plan is None:
-        return 0
-    yield plan
-    return plan.requests
-
-
-def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
-    """The load that fills the cache with the shared prefixes; None where the requests share none."""
-    prefixes = Prefixes(setting.workload, request_count(parameters, setting))
-    part = _part(parameters, setting)
-    known = prefixes.count(part.seed)
-    if not known:
-        return None
-    more = {"workload": prefixes, "phase": Phase.WARMUP, "ignore_eos": False, "variant": parameters.enabled}
-    return part.plan(setting, "populate", ClosedLoop(1), known, **more)
-
-
-def _part(parameters: Parameters, setting: Setting) -> LoadPart:
-    """The part of the requests; every state of the cache gets the same ones."""
-    load = parameters.load
-    trace = load.is_trace and not load.of_sessions
-    if isinstance(setting.workload, OfSessions):
-        amount = {"sessions": session_count(parameters, setting)}
-    else:
-        amount = {"requests": request_count(parameters, setting)}
-    asked = {
-        "load": "trace" if trace else load.terms(),
-        **amount,
-        "variants": [parameters.disabled, parameters.enabled],
-    }
-    return part_of(setting, setting.workload, "prefix cache", **asked)
-
-
-def _plan(parameters: Parameters, setting: Setting, state: str, variant: str) -> LoadPlan:
-    count, part = request_count(parameters, setting), _part(parameters, setting)
-    return part.plan(setting, f"cache {state}", parameters.load, count, variant=variant)
-
-
-def session_count(parameters: Parameters, setting: Setting) -> int:
-    return SESSIONS.count(setting.scale, parameters.total_sessions)
-
-
-def request_count(parameters: Parameters, setting: Setting) -> int:
-    """Number of requests in each run; for sessions that of all their turns."""
-    workload, load, asked = setting.workload, parameters.load, parameters.requests
-    if isinstance(workload, OfSessions):
-        return turns_of(workload, session_count(parameters, setting), _part(parameters, setting).seed)
-    if load.is_trace:
-        most = asked or len(load.offsets_ns)
-        return min(most, REQUESTS.count("quick")) if setting.scale == "quick" else most
-    return REQUESTS.count(setting.scale, asked)
-
-
-def _result(runs: _Runs) -> TestResult:
-    parameters, setting, populated = runs.parameters, runs.setting, runs.populated
-    levels = [*runs.disturbed, *runs.by_state.values()]
-    metrics = _metrics(runs)
-    tables = [cache_table(runs.by_state), effect_table(metrics, COLD in runs.by_state)]
-    notes = [*runs.notes, Note.of("cache_filled", prefixes=populated)]
-    of_sessions = isinstance(setting.workload, OfSessions)
-    off, on = runs.by_state[DISABLED], runs.by_state[WARM]
-    if of_sessions:
-        tables.append(cache_by_turn_table(off, on, setting.seed))
-        notes.append(Note.of("prefix_cache_of_sessions"))
-    report = Report(
-        levels=levels,
-        metrics=metrics,
-        tables=tables,
-        plots=cache_by_turn_plots(off, on) if of_sessions else (),
-        notes=notes,
-        load={LoadFact.MODEL: parameters.load.model},
-        facts=variant_facts(setting, parameters.enabled, prefixes_populated=populated > 0),
-        findings=(*state_findings(runs.by_state), *same_system(unexplained(runs.by_state))),
-    )
+        yield from runs.measured(COLD, partial(runs.warmed_up, parameters.enabled, fresh=True))
+    yield from runs.measured(WARM, partial(runs.filled, fresh=fresh))
     warmup = joined(runs.warmups, "before each state of the cache")
-    return result_of(HEADING, parameters, setting, warmup, report)
-
-
-def _metrics(runs: _Runs) -> dict[str, Estimate]:
-    baseline, warm = runs.by_state[DISABLED], runs.by_state[WARM]
-    metrics = dict(warm.level.metrics)
-    for state, seen in runs.by_state.items():
-        metrics |= qualified(seen.level.metrics, state)
-    metrics |= _effect(runs, baseline, warm, runs.parameters.classes)
-    if COLD in runs.by_state:
-        metrics |= qualified(_effect(runs, baseline, runs.by_state[COLD], ()), COLD)
-    if isinstance(runs.setting.workload, OfSessions):
-        metrics |= figures_by_turn(warm, runs.parameters.classes, runs.setting.seed)
-    return metrics
-
-
-def _effect(runs: _Runs, baseline: Seen, cached: Seen, classes: Sequence[TurnClass]) -> dict[str, Estimate]:
-    """The effect of the cache in one run: reduction per percentile, hit rates and throughput gain against the
-    baseline."""
-    rate, seed = "output_token_throughput", runs.setting.seed
-    if cached.observation.plan.load.in_flight is not None:
-        gain = change(baseline.level.metrics[rate], cached.level.metrics[rate], "relative_change")
-    else:
-        method = "an open loop below saturation offers the same to both"
-        gain = Estimate.undefined(unit="ratio", method=method, reason=Reason.NOT_MEASURABLE)
-    found = {"throughput_improvement": gain}
-    if isinstance(runs.setting.workload, OfSessions):
-        return found | effect_on_sessions(baseline, cached, classes, seed)
-    arms = pairs("ttft", [baseline.inside], [cached.inside])
-    told = [with_zeros(cached.records)]
-    return (
-        found
-        | paired_changes("ttft_reduction", arms, "reduction", statistics=PERCENTILES)
-        | {
-            "cache_hit_rate": cache_hit_rate(told, seed=seed),
-            "cached_input_share": cached_input_share(told, seed=seed),
-        }
-    )
+    return result_of(HEADING, parameters, setting, warmup, runs.report())
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    states = ((DISABLED, parameters.disabled), (COLD, parameters.enabled), (WARM, parameters.enabled))
-    return tuple(_plan(parameters, setting, state, variant) for state, variant in states)
+    return tuple(map(_runs(parameters, setting).plan, (DISABLED, COLD, WARM)))
 
 
-def needs(parameters: Parameters, setting: Setting) -> list[str]:
-    found = missing_variants(
-        setting, {parameters.disabled: "the prefix cache off", parameters.enabled: "the prefix cache on"}
-    )
-    if isinstance(setting.workload, OfSessions):
-        sent = plans(parameters, setting)[:1]
-        return found + too_long(setting, sent) + no_history(sent)
+def _missing(parameters: Parameters, setting: Setting) -> list[str]:
+    states = {parameters.disabled: "the prefix cache off", parameters.enabled: "the prefix cache on"}
+    return missing_variants(setting, states)
+
+
+def _needs(parameters: Parameters, setting: Setting) -> list[str]:
+    found = _missing(parameters, setting)
     fraction: Any = setting.workload.specification().get("prefix_sharing", {}).get("fraction")
     if fraction == 0:
         found.append(
@@ -511,19 +486,47 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
     return found
 
 
+def _session_needs(parameters: Parameters, setting: Setting) -> list[str]:
+    sent = plans(parameters, setting)[:1]
+    return [*_missing(parameters, setting), *too_long(setting, sent), *no_history(sent)]
+
+
 def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
     """The workload of each warm-up, one for each state; there is no cold state if the cache cannot be
     emptied."""
     info = setting.variants.get(parameters.enabled)
-    cold = info is not None and info.can_be_fresh and _has_cold_run(parameters, setting)
+    cold = info is not None and info.can_be_fresh and _runs(parameters, setting).has_cold_run
     return (SYNTHETIC_UNIFORM,) * (3 if cold else 2)
 
 
 def state_findings(by_state: Mapping[str, Seen]) -> tuple[Finding, ...]:
     """A finding for each run. A server that reports nothing about its cache gives a warning and does not void
     the run."""
-    checks = {"disabled": _off, "cold": _empty, "warm": _filled}
-    return tuple(checks[state](seen) for state, seen in by_state.items())
+    return tuple(_state_finding(state, seen) for state, seen in by_state.items())
+
+
+def _state_finding(state: str, seen: Seen) -> Finding:
+    case = f"cache_{state}"
+    if state == COLD:
+        return _empty(case, with_zeros(seen.records))
+    found = cached_input([seen.observation])
+    if found is None:
+        return Finding.of(f"{case}.untold", ok=True)
+    if state == DISABLED:
+        return Finding.of(case, found.share <= MOST_WHEN_OFF, found.share, MOST_WHEN_OFF)
+    return Finding.of(case, found.share > 0, found.share)
+
+
+def _empty(case: str, records: Records) -> Finding:
+    """The finding on the empty cache: the first request with each prefix must not find it there."""
+    if not tells_cached(records):
+        return Finding.of(f"{case}.untold", ok=True)
+    order = np.argsort(records.submitted_ns, kind="stable")
+    usable = order[(records.ok & (records.cached_tokens != MISSING) & (records.prefix_id != MISSING))[order]]
+    first = usable[np.unique(records.prefix_id[usable], return_index=True)[1]]
+    hits = int((records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]).sum())
+    share = hits / len(first) if len(first) else 0.0
+    return Finding.of(case, share <= MOST_FIRST_HITS, share, MOST_FIRST_HITS, hits=hits, prefixes=len(first))
 
 
 def unexplained(by_state: Mapping[str, Seen]) -> list[Unexplained | None]:
@@ -535,46 +538,6 @@ def unexplained(by_state: Mapping[str, Seen]) -> list[Unexplained | None]:
         if state != DISABLED
         for differ in (unlike_machines, unlike_prefill)
     ]
-
-
-def _off(seen: Seen) -> Finding:
-    share = _cached_share(seen)
-    if share is None:
-        return Finding.of("cache_disabled.untold", ok=True)
-    return Finding.of("cache_disabled", share <= MOST_WHEN_OFF, share, MOST_WHEN_OFF)
-
-
-def _empty(seen: Seen) -> Finding:
-    """The finding on the empty cache: the first request with each prefix must not find it there."""
-    records = with_zeros(seen.records)
-    if not tells_cached(records):
-        return Finding.of("cache_cold.untold", ok=True)
-    first = _first_of_each_prefix(records)
-    hits = int((records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]).sum())
-    share = hits / len(first) if len(first) else 0.0
-    ok, prefixes = share <= MOST_FIRST_HITS, len(first)
-    return Finding.of("cache_cold", ok, share, MOST_FIRST_HITS, hits=hits, prefixes=prefixes)
-
-
-def _filled(seen: Seen) -> Finding:
-    share = _cached_share(seen)
-    if share is None:
-        return Finding.of("cache_warm.untold", ok=True)
-    return Finding.of("cache_warm", share > 0, share)
-
-
-def _cached_share(seen: Seen) -> float | None:
-    """The share of the input that was cached; None where nothing tells."""
-    found = cached_input([seen.observation])
-    return None if found is None else found.share
-
-
-def _first_of_each_prefix(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    order = np.argsort(records.submitted_ns, kind="stable")
-    usable = order[(records.ok & (records.cached_tokens != MISSING) & (records.prefix_id != MISSING))[order]]
-    _, places = np.unique(records.prefix_id[usable], return_index=True)
-    first: np.ndarray[tuple[int], np.dtype[np.int64]] = usable[places]
-    return first
 
 
 def cache_table(by_state: Mapping[str, Seen]) -> Table:
@@ -614,9 +577,11 @@ def _of_cold(name: str) -> str:
     return f"{family}[cold]{dot}{statistic}"
 
 
-procedure = framed(HEADING, measure, warm=False)
-
-
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+    *HEADING,
+    Parameters,
+    framed(HEADING, measure, warm=False),
+    plans,
+    by_load(_needs, _session_needs),
+    warmups,
 )

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
-    intended,
     one_load_plans,
     one_load_procedure,
+    one_load_result,
 )
-from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.parameters import limit, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics import reasoning as measured
@@ -44,13 +43,9 @@ from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
 
-NAME = "reasoning"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Reasoning"
+HEADING = Heading("reasoning", "", "Reasoning")
 DEFAULT_RATE = 1.0
 """Requests per second of a test that names no load: reasoning takes long, and a queue hides what it costs."""
-_OUTSIDE = Note.of("outside_draft", test="reasoning")
 _FAMILIES = {"ttot": "TTOT", "ttfo": "TTFO", "output_itl": "Output ITL"}
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
 
@@ -80,55 +75,37 @@ class Parameters(AdaptiveParameters):
         (),
         doc='further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.',
     )
-    ttot_p50_ms: float | None = parameter("positive")
-    ttot_p95_ms: float | None = parameter(
-        "positive",
-        doc="limit on P95 of the time from the end of thinking to the first visible content.",
+    ttot_p50_ms: float | None = limit("ttot.p50")
+    ttot_p95_ms: float | None = limit(
+        "ttot.p95", doc="limit on P95 of the time from the end of thinking to the first visible content."
     )
-    ttot_p99_ms: float | None = parameter("positive")
-    ttfo_p50_ms: float | None = parameter("positive")
-    ttfo_p95_ms: float | None = parameter(
-        "positive", doc="limit on P95 of the time from submission to the first visible content."
+    ttot_p99_ms: float | None = limit("ttot.p99")
+    ttfo_p50_ms: float | None = limit("ttfo.p50")
+    ttfo_p95_ms: float | None = limit(
+        "ttfo.p95", doc="limit on P95 of the time from submission to the first visible content."
     )
-    ttfo_p99_ms: float | None = parameter("positive")
-    output_itl_p50_ms: float | None = parameter("positive")
-    output_itl_p95_ms: float | None = parameter("positive")
-    output_itl_p99_ms: float | None = parameter(
-        "positive", doc="limit on P99 of the gaps between tokens, starting at the first visible content."
+    ttfo_p99_ms: float | None = limit("ttfo.p99")
+    output_itl_p50_ms: float | None = limit("output_itl.p50")
+    output_itl_p95_ms: float | None = limit("output_itl.p95")
+    output_itl_p99_ms: float | None = limit(
+        "output_itl.p99",
+        doc="limit on P99 of the gaps between tokens, starting at the first visible content.",
     )
-    max_think_tokens_mean: float | None = parameter(
-        "positive", doc="largest mean number of reasoning tokens, over replies that reasoned."
+    max_think_tokens_mean: float | None = limit(
+        "think_tokens.mean", doc="largest mean number of reasoning tokens, over replies that reasoned."
     )
-    max_think_tokens_p95: float | None = parameter("positive")
-    max_think_share: float | None = parameter(
-        "share", doc="largest share of reasoning tokens among all output tokens."
+    max_think_tokens_p95: float | None = limit("think_tokens.p95")
+    max_think_share: float | None = limit(
+        "think_share", "share", doc="largest share of reasoning tokens among all output tokens."
     )
-    max_budget_force_rate: float | None = parameter(
-        "share", doc="largest share of replies whose reasoning the server ended."
+    max_budget_force_rate: float | None = limit(
+        "budget_force_rate", "share", doc="largest share of replies whose reasoning the server ended."
     )
-    max_critical_evictions: int | None = parameter(
+    max_critical_evictions: int | None = limit(
+        "critical_evictions",
         "amount",
         doc="most evictions of requests in their output phase, as the server counts them; 0 allows none.",
     )
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        times = [
-            (f"{family}.{statistic}", getattr(self, f"{family}_{statistic}_ms"), "ms")
-            for family in _FAMILIES
-            for statistic in _TAILS
-        ]
-        others = [
-            ("think_tokens.mean", self.max_think_tokens_mean, "tokens"),
-            ("think_tokens.p95", self.max_think_tokens_p95, "tokens"),
-            ("think_share", self.max_think_share, "ratio"),
-            ("budget_force_rate", self.max_budget_force_rate, "ratio"),
-            ("critical_evictions", self.max_critical_evictions, "count"),
-        ]
-        own = [
-            Objective(name, "<=", limit, unit) for name, limit, unit in (*times, *others) if limit is not None
-        ]
-        return (*own, *self.slo)
 
     @property
     def load(self) -> Load:
@@ -148,14 +125,15 @@ def result(
     metrics, own_runs = figures(
         parameters, setting, seen, lambda those: _metrics(those, natural, option, setting.seed)
     )
-    judged = as_judged(parameters, seen)
-    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     kinds = measured.reply_kinds(runs)
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
-        metrics=metrics | judged.metrics,
+    return one_load_result(
+        HEADING,
+        parameters,
+        setting,
+        warmup,
+        seen,
+        metrics=metrics,
+        by_run=own_runs,
         tables=(
             _results(metrics, option),
             _kinds_table(
@@ -164,14 +142,9 @@ def result(
             _first_table(metrics),
             *((_class_table(classes, metrics),) if classes else ()),
         ),
-        plots=(*_cdf(runs, classes), *over_time_of_runs(seen)),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(*judged.notes, *_notes(kinds, metrics, option), _OUTSIDE),
-        by_run=own_runs,
+        plots=_cdf(runs, classes),
+        notes=(*_notes(kinds, metrics, option), Note.of("outside_draft", test="reasoning")),
+        judged=as_judged(parameters, seen),
     )
 
 
@@ -319,6 +292,4 @@ def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: 
     return tuple(notes)
 
 
-plans = one_load_plans
-procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
+TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

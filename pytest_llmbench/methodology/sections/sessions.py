@@ -28,16 +28,16 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     with_first_wave,
 )
 from pytest_llmbench.methodology.measuring.levels import session_load, session_plan, too_long, turn_classes
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
     Before,
     may_be_one,
     measured_runs,
+    one_load_result,
     run_count,
     with_void,
 )
-from pytest_llmbench.methodology.measuring.over_time import bars, over_time_of_runs, parts_of
+from pytest_llmbench.methodology.measuring.over_time import bars, parts_of
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import (
     DEFAULT_CONCURRENCY,
@@ -45,6 +45,7 @@ from pytest_llmbench.methodology.parameters import (
     TestParameters,
     arrival_law,
     arrival_mistakes,
+    limit,
     parameter,
 )
 from pytest_llmbench.methodology.patience import with_raised_deadlines
@@ -86,15 +87,12 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
+from pytest_llmbench.model.request import TurnClass, Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 
-NAME = "sessions"
-SECTION = ""
-"""The section of the draft: there is none."""
-TITLE = "Sessions"
+HEADING = Heading("sessions", "", "Sessions")
 GATE_SESSIONS = 500
 QUICK_SESSIONS = 10
 _TURNS_SHOWN = 12
@@ -102,7 +100,7 @@ _TURNS_SHOWN = 12
 _TURNS_DRAWN = 16
 """Number of rows that fit into a plot."""
 _SLOW = ("p50", "p95")
-_OUTSIDE = Note.of("outside_draft", test=NAME)
+_OUTSIDE = Note.of("outside_draft", test="sessions")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +118,17 @@ class Parameters(TestParameters):
         "``sessions = true`` or an object.",
     )
     max_error_share: float = parameter("share", 0.01, doc="error budget for turns and cut-off sessions.")
-    job_p50_s: float | None = parameter(
-        "positive",
+    job_p50_s: float | None = limit(
+        "job_time.p50",
         doc="limit on the median job time: from the instant at which the first turn is due to the last end.",
     )
-    job_p95_s: float | None = parameter("positive", doc="limit on P95 of the job time.")
-    ttft_p95_ms: float | None = parameter("positive", doc="limit on TTFT P95 of all turns.")
-    ttft_p99_ms: float | None = parameter("positive")
-    turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
-        "positive_by_turn", doc='limit on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.'
+    job_p95_s: float | None = limit("job_time.p95", doc="limit on P95 of the job time.")
+    ttft_p95_ms: float | None = limit("ttft.p95", doc="limit on TTFT P95 of all turns.")
+    ttft_p99_ms: float | None = limit("ttft.p99")
+    turn_ttft_p95_ms: Mapping[int | str, float] | None = limit(
+        "turn_ttft[{}].p95",
+        "positive_by_turn",
+        doc='limit on TTFT P95 by turn number, ``{1: 500, "2+": 300}``.',
     )
     ttft_ms: float | None = parameter(
         "positive",
@@ -138,14 +138,15 @@ class Parameters(TestParameters):
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
     job_s: float | None = parameter("positive")
-    min_session_goodput: float | None = parameter(
-        "share", doc="least share of good sessions among all sessions."
+    min_session_goodput: float | None = limit(
+        "session_goodput", "share", doc="least share of good sessions among all sessions."
     )
-    max_slowdown: float | None = parameter(
-        "positive", doc="largest median ratio of job time, under load / alone."
+    max_slowdown: float | None = limit(
+        "job_slowdown.p50", doc="largest median ratio of job time, under load / alone."
     )
-    max_llm_slowdown: float | None = parameter(
-        "positive", doc="largest median ratio of LLM time (job time without pauses), under load / alone."
+    max_llm_slowdown: float | None = limit(
+        "job_llm_slowdown.p50",
+        doc="largest median ratio of LLM time (job time without pauses), under load / alone.",
     )
     probe_sessions: int | None = parameter(
         "amount",
@@ -217,22 +218,7 @@ class Parameters(TestParameters):
     @property
     def limits(self) -> tuple[Objective, ...]:
         """The limits on one load, or on each level of a search."""
-        ceilings = (
-            ("job_time.p50", self.job_p50_s, "s"),
-            ("job_time.p95", self.job_p95_s, "s"),
-            ("ttft.p95", self.ttft_p95_ms, "ms"),
-            ("ttft.p99", self.ttft_p99_ms, "ms"),
-            ("job_slowdown.p50", self.max_slowdown, "ratio"),
-            ("job_llm_slowdown.p50", self.max_llm_slowdown, "ratio"),
-        )
-        found = [Objective(name, "<=", limit, unit) for name, limit, unit in ceilings if limit is not None]
-        found += [
-            Objective(f"turn_ttft[{TurnClass.parse(key)}].p95", "<=", limit, "ms")
-            for key, limit in (self.turn_ttft_p95_ms or {}).items()
-        ]
-        if self.min_session_goodput is not None:
-            found.append(Objective("session_goodput", ">=", self.min_session_goodput, "ratio"))
-        return (*found, *self.slo)
+        return (*self.own_objectives, *self.slo)
 
     @property
     def probes(self) -> int:
@@ -266,7 +252,7 @@ class Parameters(TestParameters):
 
     def contradictions(self) -> list[str]:
         found = []
-        if not isinstance(find_workload(self.workload), OfSessions):
+        if not self.has_sessions:
             found.append(
                 "workload is of single requests: name one of sessions, for example 'session:chat', or a "
                 "trace with sessions = true"
@@ -339,7 +325,7 @@ class Parameters(TestParameters):
         return self.maximum or HIGHEST_RATE
 
     def _probe_mistakes(self) -> list[str]:
-        found, workload, asked = [], find_workload(self.workload), self.probe_sessions
+        found, asked = [], self.probe_sessions
         if asked == 0 and self._limits_slowdown:
             found.append(
                 "probe_sessions is 0, but a limit is on the slowdown: it is measured against sessions alone"
@@ -349,8 +335,8 @@ class Parameters(TestParameters):
                 f"probe_sessions is {asked}, but only {_usual_count(self)} sessions are measured, and each "
                 "probe is compared with one of them"
             )
-        if self.probes and isinstance(workload, OfSessions):
-            found += not_probed(workload)
+        if self.probes and self.has_sessions:
+            found += not_probed(find_workload(self.workload))
         return found
 
     def _trace_mistakes(self) -> list[str]:
@@ -472,23 +458,19 @@ def result(
         metrics = of_job(metrics, runs, spreads_of(setting, seen))
         scores = [session_scores(run, parameters.job_s) for run in jobs]
         metrics["session_goodput"] = job_share(metrics["session_goodput"], scores)
-    intended = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])
-    facts = setting.facts | manifest(setting, intended, warmup, seen)
     records = Records.concatenate([run.records for run in seen])
-    return TestResult(
-        test=NAME,
-        section=SECTION,
-        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+    return one_load_result(
+        HEADING,
+        parameters,
+        setting,
+        warmup,
+        seen,
         metrics=metrics,
-        tables=(_jobs_table(parameters, metrics, jobs, seen), _turns_table(records)),
-        plots=(*_plots(records), *_slowest_job(seen, jobs), *over_time_of_runs(seen)),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(*_notes(jobs), *notes_of_probes(seen, probes), _OUTSIDE),
         by_run=runs,
+        tables=(_jobs_table(parameters, metrics, jobs, seen), _turns_table(records)),
+        plots=(*_plots(records), *_slowest_job(seen, jobs)),
+        notes=(*_notes(jobs), *notes_of_probes(seen, probes), _OUTSIDE),
+        plans=(*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :]),
     )
 
 
@@ -539,11 +521,10 @@ def _measure_levels(parameters: Parameters, setting: Setting, warmup: WarmupRepo
         load={} if found.passed is None else {LoadFact.SESSION_RATE: found.passed / 3600},
         budgeted=(best,) if best is not None else runs[-1:],
     )
-    return result_of(_HEADING, parameters, setting, warmup, report)
+    return result_of(HEADING, parameters, setting, warmup, report)
 
 
-_HEADING = Heading(NAME, SECTION, TITLE)
-_search = framed(_HEADING, _measure_levels)
+_search = framed(HEADING, _measure_levels)
 
 
 def _search_table(parameters: Parameters, found: JobsFound) -> Table:
@@ -669,4 +650,4 @@ def _slowest_job(seen: Sequence[Observation], jobs: Sequence[Jobs]) -> tuple[Plo
     return (Plot("slowest_job", title, "s from the start of the session", "turn", series, rows=rows),)
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, needs)
+TEST = TestDefinition(*HEADING, Parameters, procedure, plans, needs)

@@ -17,10 +17,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
+from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics, with_band
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.parameters import OF_BURSTINESS, TestParameters, arrival_law, parameter
-from pytest_llmbench.methodology.procedure import PROBE_S, REPORTED_S, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.parameters import (
+    OF_BURSTINESS,
+    TestParameters,
+    arrival_law,
+    limit,
+    parameter,
+)
+from pytest_llmbench.methodology.procedure import (
+    PROBE_S,
+    REPORTED_S,
+    Procedure,
+    Setting,
+    TestDefinition,
+)
 from pytest_llmbench.methodology.search.probing import (
     Holds,
     LoadModel,
@@ -40,7 +52,6 @@ from pytest_llmbench.metrics.throughput import Window, output_token_throughput, 
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact
 from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -54,15 +65,6 @@ HEADING = Heading("throughput", "5.2", "Output Token Throughput")
 _OPEN, _CLOSED = ("min_rate", "max_rate", "rate_step"), (
     "min_concurrency", "max_concurrency", "concurrency_step",
 )  # fmt: skip
-
-
-_FLOORS = {
-    "min_output_tok_s": ("max_output_token_throughput", "tok/s"),
-    "min_request_s": ("max_request_throughput", "req/s"),
-    "min_input_tok_s": ("max_input_token_throughput", "tok/s"),
-    "min_constrained_tok_s": ("constrained_output_token_throughput", "tok/s"),
-    "min_tokens_per_gpu_s": ("output_tokens_per_gpu_second", "tok/s"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +112,11 @@ class Parameters(TestParameters):
         doc="with ``ttft_p99_ms``: limits on latency; the constrained throughput is the highest that "
         "meets them.",
     )
-    min_output_tok_s: float | None = parameter("positive")
-    min_request_s: float | None = parameter("positive")
-    min_input_tok_s: float | None = parameter("positive")
-    min_constrained_tok_s: float | None = parameter("positive")
-    min_tokens_per_gpu_s: float | None = parameter("positive")
+    min_output_tok_s: float | None = limit("max_output_token_throughput")
+    min_request_s: float | None = limit("max_request_throughput")
+    min_input_tok_s: float | None = limit("max_input_token_throughput")
+    min_constrained_tok_s: float | None = limit("constrained_output_token_throughput")
+    min_tokens_per_gpu_s: float | None = limit("output_tokens_per_gpu_second")
 
     def contradictions(self) -> list[str]:
         found = []
@@ -164,15 +166,6 @@ class Parameters(TestParameters):
         """Metric → its limit in the constrained search."""
         named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
         return {metric: limit for metric, limit in named.items() if limit is not None}
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        floors = [
-            Objective(metric, ">=", limit, unit)
-            for name, (metric, unit) in _FLOORS.items()
-            if (limit := getattr(self, name)) is not None
-        ]
-        return (*floors, *self.slo)
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
@@ -267,9 +260,6 @@ def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mappi
     } | ({LoadFact.SLO: stated} if stated else {})
 
 
-procedure = framed(HEADING, measure)
-
-
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the search at its worst, and of the reported levels at the highest load that they may
     have."""
@@ -351,36 +341,23 @@ def latency_at_max_table(metrics: Mapping[str, Estimate]) -> Table:
 def throughput_plot(levels: Sequence[Seen], reported: Sustained) -> Plot:
     """A plot of output tokens per second over the load, with the intervals as a band."""
     found = [
-        (value_of(seen), estimate.point, estimate.lower, estimate.upper)
+        (value_of(seen), seen.level.metrics["output_token_throughput"])
         for seen in sorted(levels, key=value_of)
-        if (estimate := seen.level.metrics["output_token_throughput"]).point is not None
     ]
+    series, bands = with_band("Output tokens/s", found)
     open_loop = not levels or levels[0].level.load_model == "open"
-    closed_ends = [(x, low, high) for x, _, low, high in found if low is not None and high is not None]
-    x, y = tuple(row[0] for row in found), tuple(float(row[1] or 0.0) for row in found)
-    band = {"Output tokens/s": _columns(closed_ends)} if len(closed_ends) > 1 else {}
     return Plot(
         id="throughput_load",
         title="Throughput over Load",
         x_label="offered load (req/s)" if open_loop else "requests in flight",
         y_label="output tokens/s",
-        series={"Output tokens/s": (x, y)},
-        bands=band,
+        series=series or {"Output tokens/s": ((), ())},
+        bands=bands,
         marks={} if reported.value is None else {"sustainable": reported.value},
     )
 
 
-def _columns(
-    rows: Sequence[tuple[float, float, float]],
-) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    return (
-        tuple(row[0] for row in rows),
-        tuple(row[1] for row in rows),
-        tuple(row[2] for row in rows),
-    )
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure), plans)
 
 
 _OF_THE_SEARCH = {

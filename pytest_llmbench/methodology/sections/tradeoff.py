@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Reference, Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import Reference, Seen, level_of, qualified, with_band
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
     PROBE_REQUESTS,
@@ -39,10 +39,9 @@ from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.numbers import NOT_MEASURED, Amount, Cell, Figure, cells, quantity
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Band, Line, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 
 _FAMILIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
@@ -96,9 +95,9 @@ class Parameters(TestParameters):
     tpot_p99_ms: float | None = parameter(
         "positive", doc="with ``ttft_p99_ms``: limits on latency that the operating point must meet."
     )
-    min_knee_rate: float | None = parameter("positive")
-    min_saturation_rate: float | None = parameter("positive")
-    min_operating_tok_s: float | None = parameter("positive")
+    min_knee_rate: float | None = limit("knee_rate")
+    min_saturation_rate: float | None = limit("saturation_rate")
+    min_operating_tok_s: float | None = limit("operating_point_throughput")
 
     def contradictions(self) -> list[str]:
         if self.min_operating_tok_s is not None and not self.limits:
@@ -111,19 +110,6 @@ class Parameters(TestParameters):
     def limits(self) -> dict[str, float]:
         named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
         return {metric: limit for metric, limit in named.items() if limit is not None}
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        floors = [
-            Objective(metric, ">=", limit, unit)
-            for metric, limit, unit in (
-                ("knee_rate", self.min_knee_rate, "req/s"),
-                ("saturation_rate", self.min_saturation_rate, "req/s"),
-                ("operating_point_throughput", self.min_operating_tok_s, "tok/s"),
-            )
-            if limit is not None
-        ]
-        return (*floors, *self.slo)
 
 
 def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
@@ -286,9 +272,6 @@ def _load(
     } | ({LoadFact.SLO: stated} if stated else {})
 
 
-procedure = framed(HEADING, measure)
-
-
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the search, unless the capacity is declared, and of the levels with those that may be
     added."""
@@ -409,20 +392,10 @@ def _at(seen: Seen) -> str:
 def curve_plot(curve: Curve) -> Plot:
     """A plot of latency over achieved throughput, level by level, with the intervals of the latencies as
     bands."""
-    series, bands = {}, {}
+    series, bands = dict[str, Line](), dict[str, Band]()
     for name, metric in _CURVES:
-        rows = [
-            (x, seen.level.metrics[metric])
-            for seen in curve.levels
-            if (x := seen.point(_X)) is not None and seen.point(metric) is not None
-        ]
-        if not rows:
-            continue
-        series[name] = (tuple(x for x, _ in rows), tuple(float(e.point or 0.0) for _, e in rows))
-        ends = [(x, e.lower, e.upper) for x, e in rows if e.lower is not None and e.upper is not None]
-        if len(ends) > 1:
-            columns = tuple(zip(*ends, strict=True))
-            bands[name] = (columns[0], columns[1], columns[2])
+        line, band = with_band(name, ((seen.point(_X), seen.level.metrics[metric]) for seen in curve.levels))
+        series, bands = series | line, bands | band
     points = {"knee": curve.knee, "saturation": curve.saturation, "operating point": curve.operating}
     return Plot(
         id="throughput_latency",
@@ -438,7 +411,7 @@ def curve_plot(curve: Curve) -> Plot:
     )
 
 
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure), plans)
 
 NOT_REACHED = "not reached"
 NO_SLO, NONE_MEETS = "no SLO given", "no level meets the SLO"

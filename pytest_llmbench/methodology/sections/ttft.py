@@ -11,20 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
 from pytest_llmbench.methodology.measuring.one_load import (
-    intended,
     one_load_plans,
     one_load_procedure,
+    one_load_result,
 )
-from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.parameters import STATISTICS, parameter
+from pytest_llmbench.methodology.parameters import limit, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.metrics import chunking, latency
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.chunking import noncontent_first_share, reasoning_share
 from pytest_llmbench.metrics.input_lengths import Bucket, by_input_length, given_up_by_length
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT, mean_parts_of_ttft
@@ -40,39 +39,6 @@ from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class RunSamples:
-    """The samples of a test: one vector per run (ms, successful requests in order of submission)."""
-
-    runs: tuple[Records, ...]
-    ttft_count: int
-    noncontent_share: float
-    reasoning_share: float
-    duration_s: float
-
-    @property
-    def ttft(self) -> list[Floats]:
-        return [latency.ttft_ms(run) for run in self.runs]
-
-    @property
-    def ttft_input_tokens(self) -> list[npt.NDArray[np.int64]]:
-        return [latency.ttft_input_tokens(run) for run in self.runs]
-
-
-def samples_of(seen: Sequence[Observation]) -> RunSamples:
-    runs = tuple(run.records for run in seen)
-    return RunSamples(
-        runs=runs,
-        ttft_count=sum(len(latency.ttft_ms(run)) for run in runs),
-        noncontent_share=chunking.noncontent_first_share(runs) or 0.0,
-        reasoning_share=chunking.reasoning_share(runs) or 0.0,
-        duration_s=sum(run.duration_s for run in seen),
-    )
-
-
 _ROWS = (
     ("P50", "p50"),
     ("P90", "p90"),
@@ -86,9 +52,7 @@ _ROWS = (
 
 _PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"), ("Outside", "ttft_outside"))
 
-SECTION = "5.1"
-
-TITLE = "Time to First Token"
+HEADING = Heading("ttft", "5.1", "Time to First Token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,79 +61,69 @@ class Parameters(AdaptiveParameters):
 
     repeats = True
 
-    mean_ms: float | None = parameter("positive")
-    p50_ms: float | None = parameter("positive")
-    p90_ms: float | None = parameter("positive")
-    p95_ms: float | None = parameter("positive")
-    p99_ms: float | None = parameter("positive")
-    p99_9_ms: float | None = parameter("positive")
+    mean_ms: float | None = limit("ttft.mean")
+    p50_ms: float | None = limit("ttft.p50")
+    p90_ms: float | None = limit("ttft.p90")
+    p95_ms: float | None = limit("ttft.p95")
+    p99_ms: float | None = limit("ttft.p99")
+    p99_9_ms: float | None = limit("ttft.p99_9")
     bucket_limits: Mapping[str, Mapping[str, float]] | None = parameter(
         "bucket_limits", doc='limits per input-length bucket, ``{"0-256": {"p95_ms": 300}}``.'
     )
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        own = [
-            Objective(f"ttft.{statistic}", "<=", limit, "ms")
-            for statistic in STATISTICS
-            if (limit := getattr(self, f"{statistic}_ms")) is not None
-        ]
+    def own_objectives(self) -> tuple[Objective, ...]:
         bucketed = [
             Objective(f"ttft[{label}].{name.removesuffix('_ms')}", "<=", limit, "ms")
             for label, limits in (self.bucket_limits or {}).items()
             for name, limit in limits.items()
         ]
-        return (*own, *bucketed, *self.slo)
+        return (*super().own_objectives, *bucketed)
 
 
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
     """The result: statistics, tables and plots from the observed runs."""
-    samples = samples_of(seen)
-    metrics, own_runs = figures(parameters, setting, seen, lambda runs: _metrics(runs, setting.seed))
-    buckets = _buckets(samples)
-    judged = as_judged(parameters, seen)
-    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
-    return TestResult(
-        test="ttft",
-        section=SECTION,
-        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
-        metrics=metrics | judged.metrics,
+    runs = [run.records for run in seen]
+    metrics, own_runs = figures(parameters, setting, seen, lambda those: _metrics(those, setting.seed))
+    buckets = _buckets(runs)
+    ahead = noncontent_first_share(runs) or 0.0
+    samples = np.concatenate([latency.ttft_ms(run) for run in runs]) if runs else np.empty(0)
+    return one_load_result(
+        HEADING,
+        parameters,
+        setting,
+        warmup,
+        seen,
+        metrics=metrics,
+        by_run=own_runs,
         tables=(
-            results_table(metrics, samples),
+            results_table(metrics, len(samples)),
             *((by_input_length_table(buckets, metrics),) if buckets else ()),
             *((parts_table(metrics),) if _parts(metrics) else ()),
-            *((any_token_table(metrics),) if samples.noncontent_share > 0 else ()),
+            *((any_token_table(metrics),) if ahead > 0 else ()),
         ),
-        plots=(
-            *_cdf(samples, parameters.objectives),
-            *over_time_of_runs(seen),
-        ),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
-        notes=(*judged.notes, *_notes(samples, metrics)),
-        by_run=own_runs,
+        plots=(cdf_plot("ttft", "TTFT", samples, parameters.objectives),) if len(samples) else (),
+        notes=_notes(metrics, ahead, reasoning_share(runs) or 0.0, len(samples)),
+        judged=as_judged(parameters, seen),
     )
 
 
-def _buckets(samples: RunSamples) -> Sequence[Bucket]:
-    gone = given_up_by_length(samples.runs)
-    return by_input_length(samples.ttft, samples.ttft_input_tokens, given_up=gone)
+def _buckets(runs: Sequence[Records]) -> Sequence[Bucket]:
+    waits = [latency.ttft_ms(run) for run in runs]
+    lengths = [latency.ttft_input_tokens(run) for run in runs]
+    return by_input_length(waits, lengths, given_up=given_up_by_length(runs))
 
 
 def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
-    samples = samples_of(seen)
     metrics: dict[str, Estimate] = mean_parts_of_ttft([run.engine for run in seen])
-    metrics |= distributions(FAMILIES, samples.runs)
+    metrics |= distributions(FAMILIES, [run.records for run in seen])
     for family, measure in PARTS_OF_TTFT.items():
         runs = [measure(run.records) for run in seen]
         if any(len(run) for run in runs):
             metrics |= distribution(family, runs)
-    for bucket in _buckets(samples):
+    for bucket in _buckets([run.records for run in seen]):
         metrics |= bucket.metrics
     return metrics | rates(seen, seed=seed)
 
@@ -179,10 +133,12 @@ def _parts(metrics: Mapping[str, Estimate]) -> list[str]:
     return [family for family in PARTS_OF_TTFT if f"{family}.mean" in metrics]
 
 
-def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[Note, ...]:
+def _notes(metrics: Mapping[str, Estimate], ahead: float, reasoning: float, count: int) -> tuple[Note, ...]:
+    """``ahead``: the share of replies whose first token is no content. ``reasoning``: that of reasoning among
+    all tokens. ``count``: number of samples of TTFT."""
     notes = []
-    if samples.noncontent_share > 0:
-        notes.append(Note.of("noncontent_first", share=Amount(samples.noncontent_share, "ratio")))
+    if ahead > 0:
+        notes.append(Note.of("noncontent_first", share=Amount(ahead, "ratio")))
     plain, scheduled = metrics["ttft.p99"].point, metrics["ttft_scheduled.p99"].point
     if plain is not None and scheduled is not None and scheduled > plain * 1.05 + 1.0:
         more = Amount(scheduled - plain, "ms")
@@ -191,16 +147,16 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[Note, 
         notes.append(Note.of("no_components"))
     if any(f"{family}.p50" not in metrics for family in _parts(metrics)):
         notes.append(Note.of("components_of_page"))
-    if samples.reasoning_share > 0:
-        notes.append(Note.of("reasoning_tokens", share=Amount(samples.reasoning_share, "ratio")))
-    if not np.isfinite(samples.duration_s) or samples.ttft_count == 0:
+    if reasoning > 0:
+        notes.append(Note.of("reasoning_tokens", share=Amount(reasoning, "ratio")))
+    if not count:
         notes.append(Note.of("no_content_token"))
     return tuple(notes)
 
 
-def results_table(metrics: Mapping[str, Estimate], samples: RunSamples) -> Table:
+def results_table(metrics: Mapping[str, Estimate], count: int) -> Table:
     """Table 1, with the interval beside each value."""
-    rows: list[tuple[str, Cell]] = [("Requests", samples.ttft_count)]
+    rows: list[tuple[str, Cell]] = [("Requests", count)]
     rows += [(f"TTFT {name}", _reported(metrics, "ttft", key)) for name, key in _ROWS]
     columns = ("Metric", "Value", "95 % interval")
     return Table("ttft_results", "TTFT Results", columns, with_intervals(rows))
@@ -248,12 +204,6 @@ def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
     return Table("ttft_any_token", "Time to Any Token", columns, rows)
 
 
-def _cdf(samples: RunSamples, objectives: Sequence[Objective]) -> tuple[Plot, ...]:
-    if not samples.ttft_count:
-        return ()
-    return (cdf_plot("ttft", "TTFT", np.concatenate(samples.ttft), objectives),)
-
-
 def cdf_plot(family: str, label: str, samples: FloatArray, objectives: Sequence[Objective]) -> Plot:
     """A plot of the empirical distribution of a latency in ms over all runs, with the limits on it as
     marks."""
@@ -276,8 +226,4 @@ def cdf_plot(family: str, label: str, samples: FloatArray, objectives: Sequence[
     )
 
 
-plans = one_load_plans
-
-procedure = one_load_procedure(result)
-
-TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans, result=result)
+TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

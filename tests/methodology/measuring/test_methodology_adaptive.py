@@ -43,7 +43,7 @@ def parameters(**given: Any) -> ttft.Parameters:
 
 
 def plan_of(scale: Scale = "standard", **given: Any) -> LoadPlan:
-    (plan,) = ttft.plans(parameters(**given), ReplayedSUT().setting("synthetic-uniform", scale))
+    (plan,) = ttft.TEST.plans(parameters(**given), ReplayedSUT().setting("synthetic-uniform", scale))
     return plan
 
 

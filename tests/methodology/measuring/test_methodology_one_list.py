@@ -27,7 +27,7 @@ KINDS = pytest.mark.parametrize("given", [CLOSED, OPEN], ids=["closed", "open"])
 
 def _plans(lengths: str, given: dict[str, Any], **more: Any) -> Sequence[LoadPlan]:
     parameters = ttft.Parameters(**given)
-    return ttft.plans(parameters, ReplayedSUT().setting(parameters.workload, lengths=lengths, **more))
+    return ttft.TEST.plans(parameters, ReplayedSUT().setting(parameters.workload, lengths=lengths, **more))
 
 
 def _lengths(plan: LoadPlan) -> list[tuple[int, int]]:
@@ -125,5 +125,7 @@ def test_a_data_set_is_sent_as_before() -> None:
 def test_another_seed_has_another_list() -> None:
     one, other = (_plans("drawn", JOB | {"workload": SYNTHETIC_UNIFORM}) for _ in range(2))
     assert _lengths(one[0]) == _lengths(other[0])
-    moved = ttft.plans(ttft.Parameters(**JOB), replace(ReplayedSUT().setting("synthetic-uniform"), seed=43))
+    moved = ttft.TEST.plans(
+        ttft.Parameters(**JOB), replace(ReplayedSUT().setting("synthetic-uniform"), seed=43)
+    )
     assert _lengths(moved[0]) != _lengths(one[0])

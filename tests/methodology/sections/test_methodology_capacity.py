@@ -28,7 +28,7 @@ from pytest_llmbench.model.result import OVER_TIME, TestResult
 def run(server: QueueServer | None = None, scale: str = "quick", **keywords: Any) -> TestResult:
     parameters = build(capacity.Parameters, {"duration_s": 1} | keywords)
     setting = canned_setting(scale)  # type: ignore[arg-type]
-    return drive(capacity.procedure(parameters, setting), server or QueueServer(slots=16))
+    return drive(capacity.TEST.procedure(parameters, setting), server or QueueServer(slots=16))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_level_that_broke_the_server_has_failed_whatever_it_completed_before()
         return replace(seen, stopped="the SUT has stopped answering") if too_much else seen
 
     parameters = build(capacity.Parameters, {"duration_s": 1, "ttft_p99_ms": 100})
-    result = drive(capacity.procedure(parameters, canned_setting("quick")), execute)
+    result = drive(capacity.TEST.procedure(parameters, canned_setting("quick")), execute)
     assert result.metrics["max_concurrency"].point == 20.0
     broken = [level for level in result.levels if level.passed is False]
     assert {level.concurrency for level in broken} == {32, 24, 22, 21}
@@ -78,7 +78,7 @@ def test_a_server_that_is_gone_ends_the_search_without_a_figure() -> None:
         return replace(seen, interrupted="the SUT has stopped answering") if gone else seen
 
     parameters = build(capacity.Parameters, {"duration_s": 1, "ttft_p99_ms": 100})
-    result = drive(capacity.procedure(parameters, canned_setting("quick")), execute)
+    result = drive(capacity.TEST.procedure(parameters, canned_setting("quick")), execute)
     assert result.metrics == {}
     assert validity(result.observations, Budget()).verdict is ValidityVerdict.INVALID
     assert [plan.load for plan in server.measured][-1] == ClosedLoop(32)
@@ -200,7 +200,8 @@ def test_a_level_lasts_for_the_time_and_the_completions_whichever_is_longer() ->
     assert (plan.duration_s, plan.requests) == (2, 80)
     # ten per slot of half a second are five seconds
     last = drive(
-        capacity.procedure(capacity.Parameters(maximum=8, duration_s=2), canned_setting("standard")), server
+        capacity.TEST.procedure(capacity.Parameters(maximum=8, duration_s=2), canned_setting("standard")),
+        server,
     )
     assert last.levels[-1].duration_s >= 4.5
     assert last.levels[-1].n_ok >= 80
@@ -243,7 +244,7 @@ def test_contradictions(keywords: dict[str, Any], complaint: str) -> None:
 
 
 def test_plans_for_the_cost_estimate_are_the_worst_case() -> None:
-    plans = capacity.plans(capacity.Parameters(maximum=32), canned_setting("standard"))
+    plans = capacity.TEST.plans(capacity.Parameters(maximum=32), canned_setting("standard"))
     loads = [plan.load for plan in plans]
     assert loads[:3] == [ClosedLoop(8), ClosedLoop(16), ClosedLoop(32)]
     assert loads[3:] == [ClosedLoop(n) for n in (24, 28, 30, 31)]
@@ -253,7 +254,7 @@ def test_plans_for_the_cost_estimate_are_the_worst_case() -> None:
 def test_recovers_what_a_replayed_engine_can_do() -> None:
     # Eight places, a step of 10 ms: a ninth request waits for a whole reply of twenty steps.
     parameters = capacity.Parameters(ttft_p99_ms=60, initial=2, maximum=32, output_tokens=20)
-    result = drive(capacity.procedure(parameters, replay_setting()), replay_engine().run)
+    result = drive(capacity.TEST.procedure(parameters, replay_setting()), replay_engine().run)
     assert result.metrics["max_concurrency"].point == 8.0
     in_flight = result.metrics["tokens_in_flight"]
     assert in_flight.point is not None

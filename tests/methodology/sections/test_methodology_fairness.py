@@ -31,7 +31,7 @@ TWINS = tuple(RequestClass(name, (64, 256), (32, 128), 0.5) for name in ("one", 
 
 def pump(server: StreamServer, scale: Scale = "standard", **given: Any) -> TestResult:
     parameters = build(fairness.Parameters, {**QUICK, **given})
-    return drive(fairness.procedure(parameters, streaming_setting(SKEWED, scale)), server)
+    return drive(fairness.TEST.procedure(parameters, streaming_setting(SKEWED, scale)), server)
 
 
 def rows(result: TestResult, table_id: str) -> dict[str, tuple[str, ...]]:
@@ -156,7 +156,7 @@ def test_the_mix_lasts_as_long_as_asked() -> None:
     result = pump(server, duration_s=25.0, requests_per_class=1)
     assert server.measured[-1].duration_s == 25.0
     assert result.facts.value("load.duration_s") == 25.0
-    plans = fairness.plans(
+    plans = fairness.TEST.plans(
         fairness.Parameters(capacity_rps=5, duration_s=1.0), streaming_setting(SKEWED, "full")
     )
     assert plans[-1].duration_s is not None
@@ -272,7 +272,7 @@ def test_a_server_without_a_sustainable_load_has_no_mix() -> None:
 
 
 def test_plans_without_a_rate_count_the_requests() -> None:
-    plans = fairness.plans(fairness.Parameters(requests_per_class=50), streaming_setting(SKEWED))
+    plans = fairness.TEST.plans(fairness.Parameters(requests_per_class=50), streaming_setting(SKEWED))
     assert [plan.label for plan in plans] == ["short alone", "long alone", "mix of classes"]
     assert plans[0].requests >= 50
     assert plans[2].requests >= 250

@@ -29,7 +29,7 @@ UNIFORM = workload("synthetic-uniform")
 
 def pump(server: StreamServer, scale: Scale = "standard", **given: Any) -> TestResult:
     parameters = build(itl.Parameters, {"capacity_rps": 40, "duration_s": 1.0, **given})
-    return drive(itl.procedure(parameters, streaming_setting(UNIFORM, scale)), server)
+    return drive(itl.TEST.procedure(parameters, streaming_setting(UNIFORM, scale)), server)
 
 
 def tables(result: TestResult, table_id: str) -> list[Table]:
@@ -221,7 +221,7 @@ def test_levels_whose_streams_differ_from_the_fixed_method_are_told() -> None:
         return server(plan)
 
     parameters = itl.Parameters(capacity_rps=40, levels_percent=(50,), duration_s=1.0)
-    result = drive(itl.procedure(parameters, streaming_setting(UNIFORM)), grouped_later)
+    result = drive(itl.TEST.procedure(parameters, streaming_setting(UNIFORM)), grouped_later)
     assert result.facts.value("streaming.itl_option") == "direct"
     assert any("alone would need method A" in note for note in map(str, result.notes))
 
@@ -313,11 +313,11 @@ def test_quick_levels_last_seconds() -> None:
 
 def test_plans_are_known_beforehand_with_a_declared_rate() -> None:
     setting = streaming_setting(UNIFORM)
-    plans = itl.plans(itl.Parameters(capacity_rps=40), setting)
+    plans = itl.TEST.plans(itl.Parameters(capacity_rps=40), setting)
     assert [plan.load for plan in plans] == [OpenLoop(rate) for rate in (10.0, 20.0, 30.0, 36.0)]
     offsets = schedule_ns(plans[0].load, plans[0].requests, arrival_seed(42))
     assert offsets[-1] <= (plans[0].duration_s or 0) * 1e9
-    assert all(plan.requests >= 100 for plan in itl.plans(itl.Parameters(), setting))
+    assert all(plan.requests >= 100 for plan in itl.TEST.plans(itl.Parameters(), setting))
 
 
 def test_mistakes_in_the_marker_are_told_together() -> None:

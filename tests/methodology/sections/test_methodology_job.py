@@ -26,7 +26,7 @@ from pytest_llmbench.simulator.scenario import parse_scenario
 
 def run(server: QueueServer, spreads: dict[str, SavedSpread] | None = None, **keywords: Any) -> TestResult:
     setting = replace(canned_setting("standard"), spreads=spreads or {})
-    return drive(job.procedure(build(job.Parameters, keywords), setting), server)
+    return drive(job.TEST.procedure(build(job.Parameters, keywords), setting), server)
 
 
 def points(result: TestResult) -> dict[str, float | None]:
@@ -120,7 +120,7 @@ def test_more_slots_than_prompts_are_all_at_once() -> None:
 def test_the_steady_middle_is_from_the_first_refill_to_the_last_send() -> None:
     server = QueueServer(slots=2)
     keywords = {"concurrency": 2, "requests": 20, "steady": True}
-    result = drive(ttft.procedure(build(ttft.Parameters, keywords), canned_setting("standard")), server)
+    result = drive(ttft.TEST.procedure(build(ttft.Parameters, keywords), canned_setting("standard")), server)
     (run,) = result.observations
     middle, sent = steady_middle(run, 2), np.sort(run.records.submitted_ns)
     assert (middle.started_ns, middle.ended_ns) == (sent[2] - 1, sent[-1])
@@ -172,7 +172,7 @@ def test_a_rate_may_have_a_cap_and_the_wait_for_a_place_is_told() -> None:
     assert parameters.load.describe().endswith("uniform arrivals at 100 req/s, at most 1 in flight")
     setting = canned_setting("standard")
     server = ReplayEngine(parse_scenario("fast?step_base_us=20000"))
-    result = drive(job.procedure(parameters, setting), server.run)
+    result = drive(job.TEST.procedure(parameters, setting), server.run)
     (run_,) = result.observations
     (note,) = [each for each in result.notes if each.id == "held_back"]
     told = note.parameters

@@ -36,7 +36,9 @@ def pump(
 ) -> TestResult:
     parameters = build(long_context.Parameters, {"lengths": LENGTHS, **given})
     facts = {"sut.context_limit_tokens": limit} if limit is not None else {}
-    return drive(long_context.procedure(parameters, streaming_setting(LONG_CONTEXT, scale, **facts)), server)
+    return drive(
+        long_context.TEST.procedure(parameters, streaming_setting(LONG_CONTEXT, scale, **facts)), server
+    )
 
 
 def table(result: TestResult, table_id: str) -> dict[str, tuple[str, ...]]:
@@ -158,10 +160,10 @@ def test_lengths_beyond_the_context_are_left_out_and_named() -> None:
 
 def test_too_small_a_context_is_told_before_anything_is_sent() -> None:
     setting = streaming_setting(LONG_CONTEXT, **{"sut.context_limit_tokens": 1000})
-    told = long_context.needs(long_context.Parameters(), setting)
+    told = long_context.TEST.needs(long_context.Parameters(), setting)
     assert len(told) == 1
     assert "at least 3 are needed" in told[0]
-    assert not long_context.needs(long_context.Parameters(), streaming_setting(LONG_CONTEXT))
+    assert not long_context.TEST.needs(long_context.Parameters(), streaming_setting(LONG_CONTEXT))
 
 
 def test_an_unknown_context_is_tried_up_to_the_first_refusal() -> None:
@@ -252,7 +254,7 @@ def test_a_cut_is_one_by_the_vocabulary_of_the_server() -> None:
 def test_a_short_context_has_three_lengths_too(limit: int, lengths: tuple[int, ...]) -> None:
     setting = streaming_setting(LONG_CONTEXT, **{"sut.context_limit_tokens": limit})
     assert long_context.lengths_of(long_context.Parameters(), setting) == lengths
-    assert long_context.needs(long_context.Parameters(), setting) == ()
+    assert long_context.TEST.needs(long_context.Parameters(), setting) == ()
 
 
 def test_a_context_too_short_for_three_lengths_is_told_with_what_helps() -> None:
@@ -267,9 +269,9 @@ def test_a_context_too_short_for_three_lengths_is_told_with_what_helps() -> None
 def test_scales() -> None:
     setting = {scale: streaming_setting(LONG_CONTEXT, scale) for scale in ("quick", "standard", "full")}  # type: ignore[arg-type]
     few = long_context.Parameters(requests=5)
-    assert {plan.requests for plan in long_context.plans(few, setting["quick"])} == {3}
-    assert {plan.requests for plan in long_context.plans(few, setting["standard"])} == {5}
-    assert {plan.requests for plan in long_context.plans(few, setting["full"])} == {20}
+    assert {plan.requests for plan in long_context.TEST.plans(few, setting["quick"])} == {3}
+    assert {plan.requests for plan in long_context.TEST.plans(few, setting["standard"])} == {5}
+    assert {plan.requests for plan in long_context.TEST.plans(few, setting["full"])} == {20}
     assert long_context.lengths_of(few, setting["full"]) == CONTEXT_LENGTHS
     assert long_context.lengths_of(few, setting["quick"]) == (1024, 2048, 4096, 8192)
 
@@ -343,7 +345,7 @@ def test_the_engine_refuses_what_does_not_fit_its_context() -> None:
     sut = ReplayedSUT("fast?context_limit_tokens=32768")
     parameters = build(long_context.TEST.parameters, {"requests": 3})
     setting = streaming_setting(LongContextWorkload(LONG_CONTEXT.targets))
-    result = drive(long_context.procedure(parameters, setting), sut.run)
+    result = drive(long_context.TEST.procedure(parameters, setting), sut.run)
     assert result.facts.value("long_context.refused") == [32768]
     assert result.facts.value("long_context.omitted") == [65536, 131072]
     assert len(result.facts.value("long_context.lengths")) == 5

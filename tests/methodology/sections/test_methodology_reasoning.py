@@ -62,7 +62,7 @@ def test_mistakes_are_told_together() -> None:
 
 def test_the_default_load_is_the_mix_at_poisson_arrivals() -> None:
     asked = parameters()
-    (plan,) = reasoning.plans(asked, ReplayedSUT().setting(asked.workload))
+    (plan,) = reasoning.TEST.plans(asked, ReplayedSUT().setting(asked.workload))
     assert plan.load == OpenLoop(1.0, "poisson")
     assert plan.workload is CHAT_AND_REASONING
     assert plan.requests == 1000
@@ -107,7 +107,7 @@ def test_the_procedure_on_canned_records() -> None:
     asked = parameters(ttot_p95_ms=41, ttfo_p95_ms=49, max_critical_evictions=0, max_budget_force_rate=0.1,
                        ttot_p99_ms=21, concurrency=4, requests=200)  # fmt: skip
     setting = ReplayedSUT().setting("synthetic-uniform")
-    result = drive(reasoning.procedure(asked, setting), canned)
+    result = drive(reasoning.TEST.procedure(asked, setting), canned)
     assert result.metrics["ttot.p95"].point == 20.0
     assert result.metrics["ttot.p95"].n == result.metrics["ttot[reasoning].p95"].n == 100
     assert result.metrics["ttot[chat].p95"].point is None

@@ -101,7 +101,7 @@ class SessionServer:
 def canned(server: SessionServer | None = None, **keywords: Any) -> TestResult:
     parameters = build(capacity.Parameters, {"workload": TALK} | keywords)
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    return drive(capacity.procedure(parameters, setting), server or SessionServer())
+    return drive(capacity.TEST.procedure(parameters, setting), server or SessionServer())
 
 
 def outcomes(result: TestResult) -> list[tuple[int, bool | None]]:
@@ -187,7 +187,7 @@ def test_a_level_has_so_many_sessions_per_slot_and_counts_while_every_slot_has_o
 def test_the_drain_does_not_count() -> None:
     parameters = build(capacity.Parameters, {"workload": {"sessions": {**TALK["sessions"], "turns": (1, 9)}}})
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    plan = capacity.plans(parameters, setting)[0]
+    plan = capacity.TEST.plans(parameters, setting)[0]
     seen = SessionServer()(plan)
     window = level_window(seen)
     begun = {number: seen.records.scheduled_ns[seen.records.session == number].min() for number in range(32)}
@@ -273,9 +273,9 @@ def test_the_same_levels_for_other_criteria() -> None:
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
-        ({"min_concurrency": 4}, "min_concurrency applies to requests in flight: give min_sessions"),
-        ({"duration_s": 4}, "duration_s does not apply to sessions"),
-        ({"output_tokens": 4}, "output_tokens does not apply to sessions"),
+        ({"min_concurrency": 4}, "min_concurrency applies to requests: give min_sessions"),
+        ({"duration_s": 4}, "duration_s applies to requests: a level of sessions lasts"),
+        ({"output_tokens": 4}, "output_tokens applies to requests: later turns of a session"),
         ({"min_sessions": 600}, "min_sessions 600 can never pass: maximum is 512"),
         (
             {"workload": "synthetic-uniform", "min_sessions": 4},

@@ -47,7 +47,7 @@ def known_ms(request: PlannedRequest, plan: LoadPlan) -> float:
 def canned(server: SessionServer | None = None, **keywords: Any) -> TestResult:
     parameters = build(fairness.Parameters, {"workload": MIX} | keywords)
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    return drive(fairness.procedure(parameters, setting), server or SessionServer(known_ms))
+    return drive(fairness.TEST.procedure(parameters, setting), server or SessionServer(known_ms))
 
 
 def point(result: TestResult, name: str) -> float:
@@ -179,7 +179,7 @@ def test_a_level_that_this_machine_spoiled_is_measured_again_with_other_sessions
 
     parameters = build(fairness.Parameters, {"workload": MIX, "sessions_per_class": 30})
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    result = drive(fairness.procedure(parameters, setting), late)
+    result = drive(fairness.TEST.procedure(parameters, setting), late)
     again = [plan for plan in server.plans if plan.label == "agent alone"]
     assert again[0].seed != again[1].seed
     assert len(result.void_loads) == 1

@@ -64,7 +64,9 @@ def keeps(most: int, share: float = 0.0) -> Any:
 def canned(change: Any = None, **keywords: Any) -> TestResult:
     parameters = build(Parameters, {"workload": TALK, "sessions": [8, 16, 32]} | keywords)
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    return drive(memory_pressure.procedure(parameters, setting), SessionServer(waits_ms, change or keeps(16)))
+    return drive(
+        memory_pressure.TEST.procedure(parameters, setting), SessionServer(waits_ms, change or keeps(16))
+    )
 
 
 def finding(result: TestResult) -> Finding:
@@ -227,7 +229,7 @@ class Disturbed:
         wanted = {"sessions": [8, 16, 32], "turn_ttft_p95_ms": {"2+": 50}, "min_turn_hit_rate": {"2+": 0.9}}
         parameters = build(Parameters, {"workload": TALK, "min_sessions": 16} | wanted)
         setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-        return drive(memory_pressure.procedure(parameters, setting), self)
+        return drive(memory_pressure.TEST.procedure(parameters, setting), self)
 
 
 def figures(result: TestResult) -> tuple[Any, ...]:

@@ -165,11 +165,13 @@ def test_a_cache_that_serves_sessions_is_no_cause_for_a_warning() -> None:
 def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent() -> None:
     sut = ReplayedSUT("fast?context_limit_tokens=2048")
     parameters = build(sessions.Parameters, {"workload": "session:chat", "total_sessions": 50})
-    (needed,) = sessions.needs(parameters, sut.setting("session:chat"))
+    (needed,) = sessions.TEST.needs(parameters, sut.setting("session:chat"))
     assert "a model with a longer context, or a workload with context_tokens=2048: session " in needed
     assert "tokens of context with the reply, the model has 2048" in needed
     assert (
-        sessions.needs(parameters, ReplayedSUT("fast?context_limit_tokens=131072").setting("session:chat"))
+        sessions.TEST.needs(
+            parameters, ReplayedSUT("fast?context_limit_tokens=131072").setting("session:chat")
+        )
         == []
     )
 
@@ -282,9 +284,9 @@ def test_named_shapes_are_what_they_are_said_to_be() -> None:
 def test_the_plan_is_known_beforehand() -> None:
     parameters = build(sessions.Parameters, {"workload": SHORT, "total_sessions": 30, "rate": 1.0})
     setting = ReplayedSUT().setting(SHORT)
-    (plan,) = sessions.plans(parameters, setting)
+    (plan,) = sessions.TEST.plans(parameters, setting)
     quick = replace(setting, scale="quick")
-    (small,) = sessions.plans(parameters, quick)
+    (small,) = sessions.TEST.plans(parameters, quick)
     assert small.requests < plan.requests
 
 
@@ -361,7 +363,7 @@ def test_a_workload_whose_sessions_are_not_known_is_refused() -> None:
     parameters = build(sessions.Parameters, {"workload": TRACE, "arrival": "trace"})
     setting = ReplayedSUT().setting("synthetic-uniform")
     with pytest.raises(SuiteError, match="the sessions of workload 'synthetic-uniform' are not known here"):
-        sessions.plans(parameters, setting)
+        sessions.TEST.plans(parameters, setting)
 
 
 def test_the_slowest_job_is_drawn_turn_by_turn() -> None:

@@ -33,7 +33,7 @@ def run(
     facts = {"sut.hardware.accelerator_count": 4}
     parameters = build(throughput.Parameters, keywords)
     return drive(
-        throughput.procedure(parameters, replace(canned_setting(scale, **facts), seed=seed)),  # type: ignore[arg-type]
+        throughput.TEST.procedure(parameters, replace(canned_setting(scale, **facts), seed=seed)),  # type: ignore[arg-type]
         server or QueueServer(),
     )
 
@@ -351,7 +351,7 @@ def test_a_range_without_a_maximum_goes_on_until_it_saturates(asked: dict[str, A
     low, high, step = result.facts.value(key)
     assert (low, step) == (asked.get("min_rate", 1), asked.get("rate_step", 1))
     assert low < high < 1000
-    planned = throughput.plans(build(throughput.Parameters, asked), canned_setting())
+    planned = throughput.TEST.plans(build(throughput.Parameters, asked), canned_setting())
     assert planned[0].label.startswith("burst")
 
 
@@ -415,7 +415,7 @@ def test_a_server_that_answers_nothing_gives_no_number() -> None:
 
 def test_accelerators_that_nobody_declared() -> None:
     parameters = throughput.Parameters(**EXACT)
-    result = drive(throughput.procedure(parameters, canned_setting()), QueueServer())
+    result = drive(throughput.TEST.procedure(parameters, canned_setting()), QueueServer())
     assert result.metrics["output_tokens_per_gpu_second"].point is None
     assert cells(result, "throughput_summary")["Tokens per GPU-second"][0].startswith("not measurable")
 
@@ -455,15 +455,15 @@ def test_plans_for_the_cost_estimate_cover_the_run() -> None:
     parameters = throughput.Parameters(**EXACT)
     server = QueueServer()
     run(server, **EXACT)
-    planned = throughput.plans(parameters, canned_setting())
+    planned = throughput.TEST.plans(parameters, canned_setting())
     assert len(planned) >= len(server.measured)
     assert sum(plan.requests for plan in planned) >= sum(plan.requests for plan in server.measured)
-    assert throughput.plans(throughput.Parameters(), canned_setting())[0].label == "burst of 8"
+    assert throughput.TEST.plans(throughput.Parameters(), canned_setting())[0].label == "burst of 8"
 
 
 def test_recovers_what_a_replayed_engine_can_do() -> None:
     parameters = throughput.Parameters(min_rate=8, max_rate=80, rate_step=4)
-    result = drive(throughput.procedure(parameters, replay_setting()), replay_engine().run)
+    result = drive(throughput.TEST.procedure(parameters, replay_setting()), replay_engine().run)
     found = result.metrics["sustainable_rate"]
     assert found.point is not None
     assert found.upper is not None
@@ -476,6 +476,6 @@ def test_recovers_what_a_replayed_engine_can_do() -> None:
     assert metric.point is not None
     assert metric.point <= 800
     slots = throughput.Parameters(load_model="closed")
-    closed = drive(throughput.procedure(slots, replay_setting()), replay_engine().run)
+    closed = drive(throughput.TEST.procedure(slots, replay_setting()), replay_engine().run)
     assert closed.metrics["max_output_token_throughput"].point == pytest.approx(800, rel=0.02)
     assert closed.metrics["batch_utilisation"].point == pytest.approx(1.0, abs=0.05)

@@ -27,7 +27,7 @@ from pytest_llmbench.model.result import TestResult
 
 def run(server: QueueServer | None = None, scale: str = "quick", **keywords: Any) -> TestResult:
     parameters = build(tradeoff.Parameters, keywords)
-    return drive(tradeoff.procedure(parameters, canned_setting(scale)), server or QueueServer())  # type: ignore[arg-type]
+    return drive(tradeoff.TEST.procedure(parameters, canned_setting(scale)), server or QueueServer())  # type: ignore[arg-type]
 
 
 def points(result: TestResult) -> dict[str, str]:
@@ -323,16 +323,16 @@ def test_limits() -> None:
 
 
 def test_plans_cover_the_levels_and_those_that_may_be_added() -> None:
-    plans = tradeoff.plans(tradeoff.Parameters(capacity_rps=40), canned_setting("standard"))
+    plans = tradeoff.TEST.plans(tradeoff.Parameters(capacity_rps=40), canned_setting("standard"))
     assert [plan.label for plan in plans][-1] == "200%"
     assert len(plans) == 20
-    searching = tradeoff.plans(tradeoff.Parameters(), canned_setting("standard"))
+    searching = tradeoff.TEST.plans(tradeoff.Parameters(), canned_setting("standard"))
     assert len(searching) > len(plans)
 
 
 def test_recovers_what_a_replayed_engine_can_do() -> None:
     parameters = tradeoff.Parameters(capacity_rps=40, levels_percent=(20.0, 60.0, 150.0), ttft_p99_ms=40)
-    result = drive(tradeoff.procedure(parameters, replay_setting()), replay_engine().run)
+    result = drive(tradeoff.TEST.procedure(parameters, replay_setting()), replay_engine().run)
     # beyond capacity each 10 ms step gives 8 tokens
     found = result.metrics["output_token_throughput[150%]"]
     assert found.lower is not None

@@ -42,7 +42,7 @@ def pump(
         measured = plan.phase is Phase.MEASURE and not isinstance(ttft_ms, float)
         return answer(plan, ttft_ms if measured else 100.0)
 
-    return drive(ttft.procedure(parameters, chosen), execute), plans
+    return drive(ttft.TEST.procedure(parameters, chosen), execute), plans
 
 
 def test_known_answers() -> None:
@@ -87,16 +87,16 @@ def test_buckets_of_the_draft() -> None:
 
 def test_plans_by_scale() -> None:
     parameters = ttft.Parameters(rate=20, requests=200)
-    assert [plan.requests for plan in ttft.plans(parameters, setting())] == [200]
-    assert [plan.requests for plan in ttft.plans(parameters, setting("quick"))] == [50]
-    assert [plan.requests for plan in ttft.plans(parameters, setting("full"))] == [10_102]
-    assert [plan.requests for plan in ttft.plans(ttft.Parameters(rate=20), setting())] == [1_000]
+    assert [plan.requests for plan in ttft.TEST.plans(parameters, setting())] == [200]
+    assert [plan.requests for plan in ttft.TEST.plans(parameters, setting("quick"))] == [50]
+    assert [plan.requests for plan in ttft.TEST.plans(parameters, setting("full"))] == [10_102]
+    assert [plan.requests for plan in ttft.TEST.plans(ttft.Parameters(rate=20), setting())] == [1_000]
 
 
 def test_a_load_ends_at_the_failure_that_the_error_budget_of_all_runs_has_no_room_for() -> None:
     def most(scale: Scale = "standard", **asked: Any) -> set[int | None]:
         parameters = ttft.Parameters(rate=20, **asked)
-        return {plan.most_failures for plan in ttft.plans(parameters, setting(scale))}
+        return {plan.most_failures for plan in ttft.TEST.plans(parameters, setting(scale))}
 
     assert most(requests=300) == {20}  # to see what fails
     assert most(requests=10_000) == {100}
@@ -106,16 +106,16 @@ def test_a_load_ends_at_the_failure_that_the_error_budget_of_all_runs_has_no_roo
 
 
 def test_runs_take_up_one_sequence_one_after_another() -> None:
-    plans = ttft.plans(ttft.Parameters(rate=20, requests=10, runs=3), setting())
+    plans = ttft.TEST.plans(ttft.Parameters(rate=20, requests=10, runs=3), setting())
     assert [plan.first for plan in plans] == [0, 10, 20]
     assert len({plan.key for plan in plans}) == 3
 
 
 def test_load_of_the_marker() -> None:
-    assert ttft.plans(ttft.Parameters(concurrency=3), setting())[0].load == ClosedLoop(3)
-    assert ttft.plans(ttft.Parameters(), setting())[0].load == ClosedLoop(8)
+    assert ttft.TEST.plans(ttft.Parameters(concurrency=3), setting())[0].load == ClosedLoop(3)
+    assert ttft.TEST.plans(ttft.Parameters(), setting())[0].load == ClosedLoop(8)
     gamma = ttft.Parameters(rate=2.5, arrival="gamma", burstiness=0.25)
-    assert ttft.plans(gamma, setting())[0].load == OpenLoop(2.5, "gamma", 0.25)
+    assert ttft.TEST.plans(gamma, setting())[0].load == OpenLoop(2.5, "gamma", 0.25)
 
 
 def test_configuration_summary_has_the_eight_items() -> None:
@@ -185,7 +185,7 @@ def test_cut_short_ends_the_runs() -> None:
     def execute(plan: LoadPlan) -> Observation:
         return answer(plan, interrupted="Ctrl-C" if plan.phase is Phase.MEASURE else None)
 
-    result = drive(ttft.procedure(ttft.Parameters(rate=20, requests=10, runs=5), setting()), execute)
+    result = drive(ttft.TEST.procedure(ttft.Parameters(rate=20, requests=10, runs=5), setting()), execute)
     assert len(result.observations) == 1
 
 
@@ -193,7 +193,7 @@ def test_nothing_measured_is_undefined_not_zero() -> None:
     def execute(plan: LoadPlan) -> Observation:
         return answer(plan, failures=plan.requests if plan.phase is Phase.MEASURE else 0)
 
-    result = drive(ttft.procedure(ttft.Parameters(rate=20, requests=10, p99_ms=500), setting()), execute)
+    result = drive(ttft.TEST.procedure(ttft.Parameters(rate=20, requests=10, p99_ms=500), setting()), execute)
     assert result.metrics["ttft.p99"].point is None
     assert [plot.id for plot in result.plots] == ["requests_over_time"]  # all of them failed
     assert {row[1] for row in result.tables[0].rows[1:]} == {"not measured: no samples"}
