@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
 from pytest_llmbench.model.named_metrics import NamedMetrics
-from pytest_llmbench.model.numbers import Cell, Figure, text_of
+from pytest_llmbench.model.numbers import Cell, Figure, text_of, with_intervals
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.sentences import Note
@@ -117,6 +117,11 @@ class Table:
     def rows(self) -> tuple[tuple[str, ...], ...]:
         """The cells as text."""
         return tuple(tuple(map(text_of, row)) for row in self.cells)
+
+
+def metric_table(table_id: str, title: str, rows: Iterable[tuple[str, Cell]]) -> Table:
+    """A table of metrics with their intervals, a row each of a title and a value."""
+    return Table(table_id, title, ("Metric", "Value", "95 % interval"), with_intervals(rows))
 
 
 TTFT_OVER_TIME, REQUESTS_OVER_TIME, SLOWEST_REQUESTS = OVER_TIME = (

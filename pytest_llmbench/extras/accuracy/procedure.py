@@ -21,8 +21,9 @@ from typing import Final
 from pytest_llmbench.errors import StoreError, SuiteError, shown
 from pytest_llmbench.input_files import parse_json, read_bytes
 from pytest_llmbench.methodology.measuring.adaptive import fewest_requests
-from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.manifest import bare_result
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.ratios import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts

@@ -20,8 +20,9 @@ from pytest_llmbench.extras.integrity.checks import (
     fewest_prompts,
     replies_of,
 )
-from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.manifest import bare_result
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter

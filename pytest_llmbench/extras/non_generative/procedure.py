@@ -16,8 +16,9 @@ from functools import partial
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
+from pytest_llmbench.methodology.measuring.manifest import bare_result
 from pytest_llmbench.methodology.measuring.one_load import intended, one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.parameters import parameter

@@ -32,8 +32,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pytest_llmbench.compare.regression import paired_ratio
-from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.manifest import bare_result
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
 from pytest_llmbench.methodology.measuring.variants import missing_variants
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up

@@ -1,14 +1,13 @@
-"""The frame of the results of all tests, and of every test with several levels: warm-up, keeping the
-observations, the result."""
+"""The frame of every test with several levels: warm-up, keeping the observations, the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pytest_llmbench.methodology.measuring.levels import Seen, numbered
-from pytest_llmbench.methodology.measuring.manifest import configuration, manifest
+from pytest_llmbench.methodology.measuring.manifest import bare_result, configuration
 from pytest_llmbench.methodology.measuring.offered import gave_up, is_offered
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_levels
 from pytest_llmbench.methodology.measuring.replies import as_believed
@@ -126,35 +125,6 @@ def result_of(
             for seen in report.levels
             if not is_offered(seen.level)
         ),
-    )
-
-
-def bare_result(
-    heading: Heading,
-    parameters: TestParameters,
-    setting: Setting,
-    warmup: WarmupReport,
-    seen: Sequence[Observation],
-    plans: Iterable[LoadPlan] | None,
-    load: Mapping[str, Any] | None = None,
-) -> TestResult:
-    """A result without figures: what the setting and the observations say. ``plans``: all that were intended;
-    None: no facts of the run. ``load``: facts ``load.*`` of the test as a whole."""
-    facts = setting.facts
-    if plans is not None:
-        facts |= manifest(setting, tuple(plans), warmup, seen, load)
-    return TestResult(
-        test=heading.test,
-        section=heading.section,
-        title=f"{heading.title} (cold start)" if setting.warmup.cold_start else heading.title,
-        metrics={},
-        tables=(),
-        plots=(),
-        configuration=configuration(facts, seen),
-        observations=tuple(seen),
-        warmup=warmup,
-        facts=facts,
-        objectives=parameters.objectives,
     )
 
 

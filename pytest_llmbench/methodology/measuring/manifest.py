@@ -7,7 +7,7 @@ are the manifest that the compliance audit reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.request import LIVE_ANSWERS
-from pytest_llmbench.model.result import CONFIGURATION_ITEMS, WarmupReport
+from pytest_llmbench.model.result import CONFIGURATION_ITEMS, TestResult, WarmupReport
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.workloads.adapted import realised_sharing, told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
@@ -319,3 +319,34 @@ def _guardrails_item(facts: Facts) -> str:
     if refusals is not None:
         states.append(f"{refusals} refusals")
     return ", ".join(states)
+
+
+def bare_result(
+    heading: tuple[str, str, str],
+    parameters: Any,
+    setting: Setting,
+    warmup: WarmupReport,
+    seen: Sequence[Observation],
+    plans: Iterable[LoadPlan] | None,
+    load: Mapping[str, Any] | None = None,
+) -> TestResult:
+    """A result without figures: what the setting and the observations say. ``heading``: the name of the test,
+    its section and its title. ``plans``: all that were intended;
+    None: no facts of the run. ``load``: facts ``load.*`` of the test as a whole."""
+    test, section, title = heading
+    facts = setting.facts
+    if plans is not None:
+        facts |= manifest(setting, tuple(plans), warmup, seen, load)
+    return TestResult(
+        test=test,
+        section=section,
+        title=f"{title} (cold start)" if setting.warmup.cold_start else title,
+        metrics={},
+        tables=(),
+        plots=(),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+    )

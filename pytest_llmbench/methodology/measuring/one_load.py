@@ -22,7 +22,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
     bounded,
     looks_of,
 )
-from pytest_llmbench.methodology.measuring.frame import Heading, bare_result
+from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import (
     equal_lengths,
     figures,
@@ -31,6 +31,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     with_first_wave,
 )
 from pytest_llmbench.methodology.measuring.load_plans import part_of, with_lengths
+from pytest_llmbench.methodology.measuring.manifest import bare_result
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.replies import as_believed

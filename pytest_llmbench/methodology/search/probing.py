@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pytest_llmbench.methodology.measuring.levels import Reference, Seen, gain_is_spent, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -18,6 +18,7 @@ from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Set
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.draft import GAP_SHARE
 from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.numbers import number, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -242,6 +243,18 @@ class Probes:
 def rounded_rate(rate: float) -> float:
     """The rate rounded to three digits."""
     return float(f"{rate:.3g}")
+
+
+def constraint_of(ttft_p99_ms: float | None, tpot_p99_ms: float | None) -> dict[str, float]:
+    """Metric → its limit in ms, of the limits on latency that a marker gives."""
+    named = {"ttft.p99": ttft_p99_ms, "tpot.p99": tpot_p99_ms}
+    return {metric: limit for metric, limit in named.items() if limit is not None}
+
+
+def stated_constraint(limits: Mapping[str, float]) -> dict[str, Any]:
+    """The fact on the limits, by the names of their keywords; empty without any."""
+    stated = {f"{metric.replace('.', '_')}_ms": limit for metric, limit in limits.items()}
+    return {LoadFact.SLO: stated} if stated else {}
 
 
 def ceilings(limits: Mapping[str, float]) -> tuple[Objective, ...]:

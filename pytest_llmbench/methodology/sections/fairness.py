@@ -57,12 +57,12 @@ from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, s
 from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, WorkloadFact
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.stats.runs import FloatArray
@@ -550,20 +550,19 @@ def metrics_table(results: FairnessResults) -> Table:
         return [(f"{each.title} Class {title}", Figure(name, each.metrics[name])) for each in results.classes]
 
     jain, by_class = cells(results.metrics, ("jain_index", "class_jain_index"))
-    rows = with_intervals(
-        [
-            ("Jain's Fairness Index", jain),
-            *of_classes("Starvation", "starvation_rate"),
-            ("Class-Level Fairness Index", by_class),
-            *of_classes("TTFT Inflation P50", "ttft_inflation.p50"),
-        ]
-    )
+    rows = [
+        ("Jain's Fairness Index", jain),
+        *of_classes("Starvation", "starvation_rate"),
+        ("Class-Level Fairness Index", by_class),
+        *of_classes("TTFT Inflation P50", "ttft_inflation.p50"),
+    ]
     waits = tuple(
         (f"{each.title} Class Median Wait", Amount(each.median_wait_ms, "ms"), results.wait_source)
         for each in results.classes
         if each.median_wait_ms is not None
     )
-    return Table("fairness_metrics", "Fairness Metrics", ("Metric", "Value", "95 % interval"), rows + waits)
+    table = metric_table("fairness_metrics", "Fairness Metrics", rows)
+    return replace(table, cells=table.cells + waits)
 
 
 def baselines_table(results: FairnessResults) -> Table:

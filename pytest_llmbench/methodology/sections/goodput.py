@@ -27,10 +27,10 @@ from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, good, goodput, rates, uncounted
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, quantity, with_intervals
+from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 
 HEADING = Heading("goodput", "", "Goodput")
@@ -92,9 +92,13 @@ class Parameters(AdaptiveParameters):
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
-    metrics, own_runs = figures(
-        parameters, setting, seen, lambda runs: _metrics(parameters, runs, setting.seed)
-    )
+    def measure(runs: Sequence[Observation]) -> dict[str, Estimate]:
+        found = goodput(runs, parameters.limits_ms, seed=setting.seed)
+        for family in _NAMES:
+            found |= distribution_of(family, [run.records for run in runs])
+        return found | rates(runs, seed=setting.seed)
+
+    metrics, own_runs = figures(parameters, setting, seen, measure)
     return one_load_result(
         HEADING,
         parameters,
@@ -110,13 +114,6 @@ def result(
     )
 
 
-def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
-    metrics = goodput(seen, parameters.limits_ms, seed=seed)
-    for family in _NAMES:
-        metrics |= distribution_of(family, [run.records for run in seen])
-    return metrics | rates(seen, seed=seed)
-
-
 def _findings(parameters: Parameters, seen: Sequence[Observation]) -> tuple[Finding, ...]:
     """The finding on replies of fewer than two tokens, of which a limit on TPOT asks nothing, where they are
     many. Void where all are: a model that stops at once would keep any limit."""
@@ -129,10 +126,8 @@ def _findings(parameters: Parameters, seen: Sequence[Observation]) -> tuple[Find
     if share <= MOST_WITHOUT_TPOT:
         return ()
     voids = short == ended
-    found = Finding.of(
-        "replies_without_tpot", value=share, limit=MOST_WITHOUT_TPOT, voids=voids, short=short, replies=ended
-    )
-    return (found,)
+    case, most = "replies_without_tpot", MOST_WITHOUT_TPOT
+    return (Finding.of(case, value=share, limit=most, voids=voids, short=short, replies=ended),)
 
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
@@ -160,8 +155,7 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
     }
     rows.append(("All limits together", kept(parameters.limits_ms)))
     rows += zip(named, cells(metrics, named.values()), strict=True)
-    columns = ("Metric", "Value", "95 % interval")
-    return Table("goodput_results", "Goodput Results", columns, with_intervals(rows))
+    return metric_table("goodput_results", "Goodput Results", rows)
 
 
 TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)

@@ -56,7 +56,6 @@ from pytest_llmbench.methodology.search.search import (
     search_plans,
 )
 from pytest_llmbench.metrics.differences import (
-    Unexplained,
     change,
     gained_throughput,
     paired_changes,
@@ -73,22 +72,15 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, quantity
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.stream import streamed
-
-NAMES = {
-    "baseline": "Baseline",
-    "input_filter": "Input Filter",
-    "output_filter": "Output Filter",
-    "full": "Full Filter",
-}
 
 HEADING = Heading("guardrail", "5.10", "Guardrail Overhead")
 
 
 BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "full"
+NAMES = {BASELINE: "Baseline", INPUT: "Input Filter", OUTPUT: "Output Filter", FULL: "Full Filter"}
 
 
 STATISTICS = ("p50", "p95", "p99", "mean")
@@ -152,6 +144,9 @@ class Parameters(TestParameters):
 class GuardrailRuns:
     """The levels and searches that were run, by configuration and load level."""
 
+    parameters: Parameters
+    setting: Setting
+    """Its workload has one list of lengths, where configurations get words of their own."""
     levels: dict[tuple[str, float], Seen] = field(default_factory=dict)
     searches: dict[str, Searched] = field(default_factory=dict)
     warmups: list[WarmupReport] = field(default_factory=list)
@@ -159,6 +154,15 @@ class GuardrailRuns:
     notes: list[Note] = field(default_factory=list)
     yardstick: Reference = field(default_factory=Reference)
     """The reference TTFT of the baseline, for the throughput searches of all configurations."""
+
+    @classmethod
+    def of(cls, parameters: Parameters, setting: Setting) -> GuardrailRuns:
+        """Each configuration is sent words of its own, of one list of lengths: a prefix cache is on by
+        default, and would have known those of the configuration before. The very same prompts where every
+        configuration is declared to have none, and of a workload that has no others."""
+        if not _declared_off(parameters, setting):
+            setting = with_lengths(replace(setting, lengths="shared"), "guardrails", **_asked(parameters))
+        return cls(parameters, setting)
 
     @property
     def met_before(self) -> Finding | None:
@@ -169,124 +173,93 @@ class GuardrailRuns:
     def maxima(self) -> Maxima:
         return Maxima(self.searches, BASELINE, self.yardstick)
 
+    @property
+    def duration_s(self) -> float:
+        return LEVEL_S.at(self.setting.scale, self.parameters.duration_s)
+
+    @property
+    def has_own_words(self) -> bool:
+        """Whether each configuration is sent words of its own."""
+        return streamed(self.setting.workload).lengths_seed is not None
+
+    def requests(self, variant: str) -> RequestSlice:
+        return RequestSlice(self.setting.workload, variant=variant)
+
+    def warm(self, variant: str, *, fresh: bool = False) -> Procedure[None]:
+        self.warmups.append((yield from warm_up(self.setting, variant=variant, fresh_state=fresh)))
+
+    def configuration(self, name: str, variant: str, capacity: SaturationRate) -> Procedure[None]:
+        """Measure one configuration: its warm-up, its load levels, its throughput search."""
+        if name != BASELINE:
+            yield from self.warm(variant)
+        reference = capacity.reference if name == BASELINE else Reference()
+        for percent in self.parameters.levels_percent:
+            seen = yield from self.level(name, variant, percent, capacity.percent(percent), reference)
+            if self.met_before:  # which voids the test, whatever comes
+                return
+            if reference.ttft_p50_ms is None:  # what the filter adds is no sign of load: its own lowest level
+                reference = Reference.of(seen.level)
+        if name == BASELINE:
+            self.yardstick = replace(reference, of_level="the baseline's lowest level")
+        # The same lengths for all configurations, so that chance favours none of them.
+        own = self.requests(variant).next_part(
+            self.setting, "search of guardrails", paired=not self.has_own_words, **_asked(self.parameters)
+        )
+        bounds = _around(capacity, self.setting)
+        found = yield from search(
+            self.setting, own, bounds=bounds, reference=self.yardstick, and_carried=True
+        )
+        self.searches[name] = found
+        self.order += [seen.with_(label=f"{name}: {seen.level.label}") for seen in found.levels]
+
+    def level(
+        self, name: str, variant: str, percent: float, rate: float, reference: Reference
+    ) -> Procedure[Seen]:
+        """Run a load level. A further attempt sends requests of the same lengths, as these are compared with
+        those of other configurations; the very same ones where all are sent the same."""
+        setting, numbers = self.setting, count(1)
+        again = setting.remeasure if self.has_own_words else same_requests_again(setting, variant)
+
+        def prepare() -> Procedure[None]:
+            info = setting.variants.get(variant)
+            yield from self.warm(variant, fresh=info is not None and info.can_be_fresh)
+
+        def plan() -> LoadPlan:
+            return self.plan(name, variant, percent, rate, next(numbers))
+
+        see = partial(
+            level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name
+        )
+        attempts = yield from attempted(plan, see, again, needed=True, prepare=prepare)
+        self.notes += attempts.notes
+        self.levels[name, percent] = attempts.level
+        self.order += attempts.runs
+        return attempts.level
+
+    def plan(self, name: str, variant: str, percent: float, rate: float, attempt: int = 1) -> LoadPlan:
+        words, asked = self.has_own_words, _asked(self.parameters)
+        if words and attempt > 1:
+            asked["attempt"] = attempt
+        own = self.requests(variant).next_part(
+            self.setting, "level of guardrails", paired=not words, percent=percent, **asked
+        )
+        label, least = f"{name} at {_percent(percent)}", PROBE_REQUESTS.count(self.setting.scale)
+        return own.open_loop(self.setting, label, OpenLoop(rate), self.duration_s, at_least=least)
+
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
-    measured, setting = GuardrailRuns(), listed(parameters, setting)
-    yield from _warm(measured, setting, parameters.baseline)
-    sequence = RequestSlice(setting.workload, variant=parameters.baseline)
-    capacity = yield from saturation_rate(setting, sequence, parameters.capacity_rps)
-    measured.order += capacity.levels
+    runs = GuardrailRuns.of(parameters, setting)
+    yield from runs.warm(parameters.baseline)
+    baseline = runs.requests(parameters.baseline)
+    capacity = yield from saturation_rate(runs.setting, baseline, parameters.capacity_rps)
+    runs.order += capacity.levels
     if capacity.rps is not None:
         for name, variant in parameters.configurations.items():
-            yield from _configuration(parameters, setting, measured, name, variant, capacity)
-            if measured.met_before:
+            yield from runs.configuration(name, variant, capacity)
+            if runs.met_before:
                 break
-    return _result(parameters, setting, measured, capacity)
-
-
-def listed(parameters: Parameters, setting: Setting) -> Setting:
-    """The setting whose workload has one list of lengths, of which each configuration is sent words of its
-    own: a prefix cache is on by default, and would have known those of the configuration before. The very
-    same prompts where every configuration is declared to have none, and of a workload that has no others."""
-    if _declared_off(parameters, setting):
-        return setting
-    return with_lengths(replace(setting, lengths="shared"), "guardrails", **_asked(parameters))
-
-
-def _warm(measured: GuardrailRuns, setting: Setting, variant: str) -> Procedure[None]:
-    measured.warmups.append((yield from warm_up(setting, variant=variant)))
-
-
-def _configuration(
-    parameters: Parameters,
-    setting: Setting,
-    measured: GuardrailRuns,
-    name: str,
-    variant: str,
-    capacity: SaturationRate,
-) -> Procedure[None]:
-    """Measure one configuration: its warm-up, its load levels, its throughput search."""
-    if name != BASELINE:
-        yield from _warm(measured, setting, variant)
-    sequence = RequestSlice(setting.workload, variant=variant)
-    reference = capacity.reference if name == BASELINE else Reference()
-    for percent in parameters.levels_percent:
-        key = (name, percent)
-        seen = yield from _level(parameters, setting, measured, sequence, key, capacity, reference)
-        if measured.met_before:  # which voids the test, whatever comes
-            return
-        if reference.ttft_p50_ms is None:  # what the filter adds is no sign of load: its own lowest level
-            reference = Reference.of(seen.level)
-    if name == BASELINE:
-        measured.yardstick = replace(reference, of_level="the baseline's lowest level")
-    bounds, yardstick = _around(capacity, setting), measured.yardstick
-    own = search_requests(parameters, setting, sequence)
-    found = yield from search(setting, own, bounds=bounds, reference=yardstick, and_carried=True)
-    measured.searches[name] = found
-    measured.order += [seen.with_(label=f"{name}: {seen.level.label}") for seen in found.levels]
-
-
-def _level(
-    parameters: Parameters,
-    setting: Setting,
-    measured: GuardrailRuns,
-    sequence: RequestSlice,
-    key: tuple[str, float],
-    capacity: SaturationRate,
-    reference: Reference,
-) -> Procedure[Seen]:
-    """Run a load level. A further attempt sends requests of the same lengths, as these are compared with
-    those of other configurations; the very same ones where all are sent the same."""
-    name, percent = key
-    variant, numbers = sequence.variant, count(1)
-    again = setting.remeasure if _has_own_words(setting) else same_requests_again(setting, variant)
-
-    def prepare() -> Procedure[None]:
-        info = setting.variants.get(variant)
-        fresh = info is not None and info.can_be_fresh
-        measured.warmups.append((yield from warm_up(setting, variant=variant, fresh_state=fresh)))
-
-    rate = capacity.percent(percent)
-
-    def plan() -> LoadPlan:
-        return level_plan(parameters, setting, sequence, name, percent, rate, next(numbers))
-
-    see = partial(level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name)
-    attempts = yield from attempted(plan, see, again, needed=True, prepare=prepare)
-    measured.notes += attempts.notes
-    measured.levels[key] = attempts.level
-    measured.order += attempts.runs
-    return attempts.level
-
-
-def level_plan(
-    parameters: Parameters,
-    setting: Setting,
-    sequence: RequestSlice,
-    name: str,
-    percent: float,
-    rate: float,
-    attempt: int = 1,
-) -> LoadPlan:
-    duration_s, asked = LEVEL_S.at(setting.scale, parameters.duration_s), _asked(parameters)
-    words = _has_own_words(setting)
-    if words and attempt > 1:
-        asked["attempt"] = attempt
-    own = sequence.next_part(setting, "level of guardrails", paired=not words, percent=percent, **asked)
-    label, least = f"{name} at {_percent(percent)}", PROBE_REQUESTS.count(setting.scale)
-    return own.open_loop(setting, label, OpenLoop(rate), duration_s, at_least=least)
-
-
-def search_requests(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
-    """The requests of a throughput search, the same lengths for all configurations, so that chance favours
-    none of them."""
-    paired = not _has_own_words(setting)
-    return sequence.next_part(setting, "search of guardrails", paired=paired, **_asked(parameters))
-
-
-def _has_own_words(setting: Setting) -> bool:
-    """Whether each configuration is sent words of its own."""
-    return streamed(setting.workload).lengths_seed is not None
+    warmup = joined(runs.warmups, "one per configuration")
+    return result_of(HEADING, parameters, runs.setting, warmup, _report(runs, capacity))
 
 
 def _asked(parameters: Parameters) -> dict[str, Any]:
@@ -297,57 +270,47 @@ def _asked(parameters: Parameters) -> dict[str, Any]:
 def _around(capacity: SaturationRate, setting: Setting) -> Range:
     """The range of the throughput searches. Guardrails reduce throughput, so the baseline's capacity is near
     its top."""
-    shares = search_shares(setting)
-    low, high, step = (float(f"{capacity.percent(100) * share:.3g}") for share in shares)
+    narrow = ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
+    low, high, step = (float(f"{capacity.percent(100) * share:.3g}") for share in (0.2, 1.2, narrow))
     return Range(low, high, step, chosen=True)
 
 
-def search_shares(setting: Setting) -> tuple[float, float, float]:
-    """Minimum, maximum and step of the searches, as shares of the baseline's capacity."""
-    return 0.2, 1.2, ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
-
-
-def _result(
-    parameters: Parameters, setting: Setting, measured: GuardrailRuns, capacity: SaturationRate
-) -> TestResult:
-    metrics = _metrics(parameters, measured)
-    tables = [
-        latency_table(percent, {name: seen for (name, at), seen in measured.levels.items() if at == percent})
-        for percent in parameters.levels_percent
-        if (BASELINE, percent) in measured.levels
+def _report(runs: GuardrailRuns, capacity: SaturationRate) -> Report:
+    parameters, metrics, by_percent = runs.parameters, _metrics(runs), dict[float, dict[str, Seen]]()
+    for (name, percent), seen in runs.levels.items():
+        by_percent.setdefault(percent, {})[name] = seen
+    tables = [latency_table(percent, seen) for percent, seen in by_percent.items()]
+    if runs.searches:
+        tables.append(throughput_table(runs.searches, runs.levels, metrics))
+    unexplained = [
+        each
+        for seen in by_percent.values()
+        for each in unlike_configurations({name: own.records for name, own in seen.items()})
     ]
-    if measured.searches:
-        tables.append(throughput_table(measured.searches, measured.levels, metrics))
-    levels = list(measured.levels.values())
-    unlike = (*_unexplained(measured), *gained_throughput(metrics))
-    report = Report(
-        levels=measured.order,
+    return Report(
+        levels=runs.order,
         metrics=metrics,
         tables=tables,
-        notes=(*capacity.notes, *_notes(parameters, measured, capacity)),
+        notes=(*capacity.notes, *_notes(runs, capacity)),
         load={
             **capacity.facts,
             LoadFact.MODEL: "open",
-            LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+            LoadFact.DURATION_S: runs.duration_s,
             LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
         },
-        facts=variant_facts(setting, parameters.full)
-        | _declared(parameters, measured)
-        | Facts.of(Origin.MEASURED, {WarmupFact.COUNT: sum(each.performed for each in measured.warmups)}),
-        budgeted=levels,
-        findings=(
-            *_findings(parameters, setting, measured),
-            *same_system(unlike),
-        ),
+        facts=variant_facts(runs.setting, parameters.full)
+        | _declared(parameters, runs)
+        | Facts.of(Origin.MEASURED, {WarmupFact.COUNT: sum(each.performed for each in runs.warmups)}),
+        budgeted=list(runs.levels.values()),
+        findings=(*_findings(runs), *same_system((*unexplained, *gained_throughput(metrics)))),
     )
-    return result_of(HEADING, parameters, setting, joined(measured.warmups, "one per configuration"), report)
 
 
-def _declared(parameters: Parameters, measured: GuardrailRuns) -> Facts:
+def _declared(parameters: Parameters, runs: GuardrailRuns) -> Facts:
     refusals = {
         name: sum(
             int(seen.records.has_outcome(Outcome.REFUSED).sum())
-            for (other, _), seen in measured.levels.items()
+            for (other, _), seen in runs.levels.items()
             if other == name
         )
         for name in parameters.configurations
@@ -361,11 +324,11 @@ def _declared(parameters: Parameters, measured: GuardrailRuns) -> Facts:
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
-def _metrics(parameters: Parameters, measured: GuardrailRuns) -> dict[str, Estimate]:
+def _metrics(measured: GuardrailRuns) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for (name, percent), seen in measured.levels.items():
         metrics |= qualified(seen.level.metrics, f"{name}@{_percent(percent)}")
-    for percent in parameters.levels_percent:
+    for percent in measured.parameters.levels_percent:
         overheads = _overheads(measured, percent)
         # Levels ascend, so the plain names are left to the highest.
         metrics |= qualified(overheads, _percent(percent)) | overheads
@@ -397,14 +360,15 @@ def _overheads(measured: GuardrailRuns, percent: float) -> dict[str, Estimate]:
     return found
 
 
-def _notes(parameters: Parameters, measured: GuardrailRuns, capacity: SaturationRate) -> list[Note]:
+def _notes(measured: GuardrailRuns, capacity: SaturationRate) -> list[Note]:
+    without = measured.parameters.without
     found = [*measured.notes, *measured.maxima.notes()]
     if (met := measured.met_before) is not None:
         found.append(Note.of("ended_as_void", why=met.message))
     if capacity.rps is None:
         found.append(Note.of("no_capacity_of_baseline"))
-    if parameters.without is not None:
-        found.append(Note.of("no_single_filters", why=parameters.without))
+    if without is not None:
+        found.append(Note.of("no_single_filters", why=without))
     for (name, percent), seen in measured.levels.items():
         refused = int(seen.records.has_outcome(Outcome.REFUSED).sum())
         if refused:
@@ -414,21 +378,14 @@ def _notes(parameters: Parameters, measured: GuardrailRuns, capacity: Saturation
     return found
 
 
-def _unexplained(measured: GuardrailRuns) -> list[Unexplained | None]:
-    by_percent: dict[float, dict[str, Records]] = {}
-    for (name, percent), seen in measured.levels.items():
-        by_percent.setdefault(percent, {})[name] = seen.records
-    return [each for records in by_percent.values() for each in unlike_configurations(records)]
-
-
-def _findings(parameters: Parameters, setting: Setting, measured: GuardrailRuns) -> list[Finding]:
+def _findings(measured: GuardrailRuns) -> list[Finding]:
     """Findings on prefix caching, which would favour some of the configurations. Where every one is sent the
     same prompts and nothing tells of a cache, it has to be declared off."""
     found = _cached(measured.levels)
     if found is not None:
         return [found]
-    told = not measured.levels or _has_own_words(setting) or _declared_off(parameters, setting)
-    return [] if told else [Finding.of("equal_work.untold")]
+    off = _declared_off(measured.parameters, measured.setting)
+    return [] if not measured.levels or measured.has_own_words or off else [Finding.of("equal_work.untold")]
 
 
 def _cached(levels: Mapping[tuple[str, float], Seen], *, at_most: float = -1.0) -> Finding | None:
@@ -456,18 +413,15 @@ def _percent(value: float) -> str:
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The levels and searches; with a stand-in for the capacity where it is not declared."""
-    setting = listed(parameters, setting)
-    capacity = UNKNOWN_RPS if parameters.capacity_rps is None else parameters.capacity_rps
-    found: list[LoadPlan] = []
-    if parameters.capacity_rps is None:
-        found += search_plans(setting, RequestSlice(setting.workload, variant=parameters.baseline))
+    runs = GuardrailRuns.of(parameters, setting)
+    setting, declared = runs.setting, parameters.capacity_rps
+    found = list(search_plans(setting, runs.requests(parameters.baseline))) if declared is None else []
+    capacity = UNKNOWN_RPS if declared is None else declared
     around = _around(SaturationRate(capacity, "", RequestSlice(setting.workload)), setting)
     for name, variant in parameters.configurations.items():
-        sequence = RequestSlice(setting.workload, variant=variant)
-        found += search_plans(setting, sequence, bounds=around, constrained=True)
+        found += search_plans(setting, runs.requests(variant), bounds=around, constrained=True)
         for percent in parameters.levels_percent:
-            rate = capacity * percent / 100
-            found.append(level_plan(parameters, setting, sequence, name, percent, rate))
+            found.append(runs.plan(name, variant, percent, capacity * percent / 100))
     return tuple(found)
 
 
@@ -480,17 +434,14 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
     }
     wanted = {variant: states[name] for name, variant in parameters.configurations.items()}
     found = missing_variants(setting, wanted)
-    if not found and variant_boundary(setting, parameters.full) == "model_engine":
+    # Only variants that are there have facts.
+    boundary = None if found else setting.facts | setting.variants[parameters.full].facts
+    if boundary is not None and boundary.value(SUTFact.BOUNDARY) == "model_engine":
         found.append(
             "the SUT boundary is model_engine, but guardrails lie outside it (AMB-40): declare "
             'sut.boundary = "application_gateway" for the variants, and measure the gateway'
         )
     return found
-
-
-def variant_boundary(setting: Setting, variant: str) -> str | None:
-    boundary: str | None = (setting.facts | setting.variants[variant].facts).value(SUTFact.BOUNDARY)
-    return boundary
 
 
 def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table:
@@ -572,19 +523,20 @@ class Maxima:
         return found.best_carried if self.breaking else found.best
 
     def metrics(self) -> dict[str, Estimate]:
-        highest = {name: self._maximum(name) for name in self.searches}
+        highest = dict[str, Estimate]()
+        for name, searched in self.searches.items():
+            best = self.best(name)
+            highest[name] = Estimate.undefined(
+                unit="tok/s", method="no tested level held", reason=Reason.NO_LEVEL
+            )
+            if best is not None:
+                at = best.level.metrics[THROUGHPUT]
+                highest[name] = known_to_bracket(at, best, searched.levels, self.holds)
         found = {f"{MAXIMUM}[{name}]": estimate for name, estimate in highest.items()}
         for name, estimate in highest.items():
             if name != self.baseline:
                 found[f"{REDUCTION}[{name}]"] = change(highest[self.baseline], estimate, "reduction")
         return found
-
-    def _maximum(self, name: str) -> Estimate:
-        best = self.best(name)
-        if best is None:
-            return Estimate.undefined(unit="tok/s", method="no tested level held", reason=Reason.NO_LEVEL)
-        at = best.level.metrics[THROUGHPUT]
-        return known_to_bracket(at, best, self.searches[name].levels, self.holds)
 
     def notes(self) -> list[Note]:
         found = [self.yardstick.note] if self.yardstick.note else []

@@ -58,19 +58,19 @@ from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import (
     NOT_MEASURED,
+    PLAIN,
     Amount,
     Cell,
     Row,
     cells,
     number,
     quantity,
-    with_intervals,
 )
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf, ecdf_ranks, look_up
 from pytest_llmbench.stats.percentiles import PERCENTILES, percentile_ranks
@@ -141,126 +141,105 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
     method, characterised = yield from fixed_method(parameters.method, setting, capacity)
     before, levels = [*capacity.levels, *characterised], list[LevelItl]()
-    notes: list[Note] = []
+    loads, notes = _Levels(parameters, setting, capacity, method), list[Note]()
     for percent in parameters.levels_percent if capacity.rps is not None else ():
-        attempts = yield from _level(parameters, setting, capacity, method, percent)
+        attempts = yield from loads.level(percent)
         before += attempts.runs[:-1]
         notes += attempts.notes
         levels.append(level_itl(attempts.level, method.option))
-    result = _result(parameters, setting, warmup, capacity, method, before, levels)
+    result = result_of(HEADING, parameters, setting, warmup, _report(loads, before, levels))
     return replace(result, notes=(*result.notes, *notes))
 
 
-def _level(
-    parameters: Parameters, setting: Setting, capacity: SaturationRate, method: Method, percent: float
-) -> Procedure[Attempts]:
-    sequence = requests_of(parameters, setting, capacity.sequence, percent)
+@dataclass(frozen=True)
+class _Levels:
+    """The levels of the test, as they are sent."""
 
-    def see(run: Observation) -> Seen:
-        return level_of(
-            sequence.sent(run),
-            label=f"{percent:g}%",
-            reference=capacity.reference,
-            seed=setting.seed,
-            role="level",
-            percent_of_capacity=percent,
+    parameters: Parameters
+    setting: Setting
+    capacity: SaturationRate
+    method: Method
+
+    def level(self, percent: float) -> Procedure[Attempts]:
+        own = self.requests(percent)
+
+        def see(run: Observation) -> Seen:
+            return level_of(
+                own.sent(run),
+                label=f"{percent:g}%",
+                reference=self.capacity.reference,
+                seed=self.setting.seed,
+                role="level",
+                percent_of_capacity=percent,
+            )
+
+        plan, gaps, stake = (
+            partial(self.plan, percent, own),
+            self.method.option != "C",
+            self.parameters.objectives,
         )
+        again = self.setting.remeasure
+        return (yield from attempted(plan, see, again, needed=True, gaps=gaps, at_stake=stake))
 
-    plan = partial(level_plan, parameters, setting, capacity, method, percent, sequence)
-    gaps = method.option != "C"
-    return (
-        yield from attempted(
-            plan, see, setting.remeasure, needed=True, gaps=gaps, at_stake=parameters.objectives
+    def requests(self, percent: float) -> RequestSlice:
+        names = ("capacity_rps", "method", "requests", "duration_s")
+        asked = {name: getattr(self.parameters, name) for name in names}
+        return self.capacity.sequence.next_part(self.setting, "level of itl", percent=percent, **asked)
+
+    def plan(self, percent: float, own: RequestSlice) -> LoadPlan:
+        """The plan of a level, long enough at its rate for both floors of AMB-12 after the ramp-up."""
+        load, least_s = (
+            OpenLoop(self.capacity.percent(percent)),
+            LEVEL_S.at(self.setting.scale, self.parameters.duration_s),
         )
-    )
+        seconds = own.seconds_for(self.setting, load, self.count, least_s)
+        return own.open_loop(self.setting, f"{percent:g}% of saturation", load, seconds)
+
+    @property
+    def count(self) -> int:
+        """How many requests have to be sent to reach the floors; 1 at quick scale, where the time decides."""
+        scale, method = self.setting.scale, self.method
+        floor = REQUESTS.count(scale, self.parameters.requests) if scale != "quick" else 0
+        eligible = max(floor, SAMPLES.count(scale) / max(method.gaps_per_request, 1.0))
+        return max(1, math.ceil(eligible / method.eligible_share / (1 - RAMP_UP_SHARE) * _MARGIN))
 
 
-def requests_of(
-    parameters: Parameters, setting: Setting, before: RequestSlice, percent: float
-) -> RequestSlice:
-    asked = {name: getattr(parameters, name) for name in ("capacity_rps", "method", "requests", "duration_s")}
-    return before.next_part(setting, "level of itl", percent=percent, **asked)
-
-
-def level_plan(
-    parameters: Parameters,
-    setting: Setting,
-    capacity: SaturationRate,
-    method: Method,
-    percent: float,
-    sequence: RequestSlice,
-) -> LoadPlan:
-    """The plan of a level, long enough at its rate for both floors of AMB-12 after the ramp-up."""
-    load = OpenLoop(capacity.percent(percent))
-    least_s = LEVEL_S.at(setting.scale, parameters.duration_s)
-    count = requests_of_level(parameters, setting, method)
-    seconds = sequence.seconds_for(setting, load, count, least_s)
-    return sequence.open_loop(setting, f"{percent:g}% of saturation", load, seconds)
-
-
-def _late_gaps(method: Method, runs: Sequence[Seen]) -> list[Finding]:
+def _late_gaps(runs: Sequence[Seen]) -> list[Finding]:
     """The finding on late gaps, for the worst level. With instants from the server it does not matter when
     chunks were read."""
-    found = [late_gaps(run.observation) for run in runs if method.option != "C"]
-    known = [finding for finding in found if finding is not None]
+    known = [finding for run in runs if (finding := late_gaps(run.observation)) is not None]
     return sorted(known, key=lambda finding: (finding.value or 0.0) / (finding.limit or 1.0))[-1:]
 
 
-def requests_of_level(parameters: Parameters, setting: Setting, method: Method) -> int:
-    """How many requests have to be sent to reach the floors; 1 at quick scale, where the time decides."""
-    floor = REQUESTS.count(setting.scale, parameters.requests) if setting.scale != "quick" else 0
-    samples = SAMPLES.count(setting.scale)
-    eligible = max(floor, samples / max(method.gaps_per_request, 1.0))
-    return max(1, math.ceil(eligible / method.eligible_share / (1 - RAMP_UP_SHARE) * _MARGIN))
-
-
-def _result(
-    parameters: Parameters,
-    setting: Setting,
-    warmup: WarmupReport,
-    capacity: SaturationRate,
-    method: Method,
-    before: Sequence[Seen],
-    levels: Sequence[LevelItl],
-) -> TestResult:
+def _report(loads: _Levels, before: Sequence[Seen], levels: Sequence[LevelItl]) -> Report:
+    parameters, capacity, method = loads.parameters, loads.capacity, loads.method
     runs = [level.seen for level in levels]
-    report = Report(
+    metrics = itl_distribution(itl_samples(Records.from_rows(()), method.option))
+    if levels:  # the plain names have those of the highest level
+        metrics = dict(runs[-1].level.metrics)
+    for level in levels:
+        metrics |= qualified(level.seen.level.metrics, level.label)
+    return Report(
         levels=(*before, *runs),
-        metrics=_metrics(levels, method.option),
+        metrics=metrics,
         tables=tables(levels, method, [run.records for run in runs]),
         plots=plots(levels, parameters.objectives),
         notes=(*capacity.notes, *_notes(capacity, levels), *method_notes(method, runs)),
-        load=_load(parameters, capacity, runs),
+        load={
+            **capacity.facts,
+            LoadFact.MODEL: "open",
+            LoadFact.ARRIVAL: "poisson",
+            LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
+            LoadFact.DURATION_S: min((run.level.duration_s for run in runs), default=None),
+        },
         facts=method_facts(method, runs or before)
         | Facts.of(Origin.MEASURED, {ResultFact.ITL_LEVELS: [level.facts() for level in levels]}),
         budgeted=runs,
         findings=(
             *findings(method, [(level.label, level.seen.records, level.samples) for level in levels]),
-            *_late_gaps(method, runs),
+            *_late_gaps(runs if method.option != "C" else ()),
         ),
     )
-    return result_of(HEADING, parameters, setting, warmup, report)
-
-
-def _metrics(levels: Sequence[LevelItl], option: Option) -> dict[str, Estimate]:
-    """The metrics of every level under its qualifier; plain names have those of the highest level."""
-    if not levels:
-        nothing = itl_samples(Records.from_rows(()), option)
-        return itl_distribution(nothing)
-    metrics = dict(levels[-1].seen.level.metrics)
-    for level in levels:
-        metrics |= qualified(level.seen.level.metrics, level.label)
-    return metrics
-
-
-def _load(parameters: Parameters, capacity: SaturationRate, runs: Sequence[Seen]) -> dict[str, Any]:
-    return {
-        **capacity.facts,
-        LoadFact.MODEL: "open",
-        LoadFact.ARRIVAL: "poisson",
-        LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
-        LoadFact.DURATION_S: min((run.level.duration_s for run in runs), default=None),
-    }
 
 
 def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[Note, ...]:
@@ -288,34 +267,25 @@ def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[Note, 
 
 def usual_method(setting: Setting) -> Method:
     """The method for usual streams: replies as long as asked for, one token at a time."""
-    asked = [
-        request.max_tokens for request in setting.workload.requests(REQUESTS.count("full"), setting.seed)
-    ]
-    eligible = [tokens for tokens in asked if tokens >= FEWEST_TOKENS]
-    share = max(len(eligible) / len(asked), FEWEST_ELIGIBLE)
-    return Method(
-        "direct",
-        "",
-        eligible_share=share,
-        gaps_per_request=float(np.mean(eligible)) - 1 if eligible else FEWEST_TOKENS - 1,
-    )
+    some = setting.workload.requests(REQUESTS.count("full"), setting.seed)
+    eligible = [request.max_tokens for request in some if request.max_tokens >= FEWEST_TOKENS]
+    share = max(len(eligible) / len(some), FEWEST_ELIGIBLE)
+    gaps = float(np.mean(eligible)) - 1 if eligible else FEWEST_TOKENS - 1
+    return Method("direct", "", eligible_share=share, gaps_per_request=gaps)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the levels; without ``capacity_rps`` their rates and times follow from a search."""
-    sequence = RequestSlice(setting.workload)
-    method, found = usual_method(setting), list[LoadPlan]()
+    sequence, found = RequestSlice(setting.workload), list[LoadPlan]()
+    capacity = SaturationRate(parameters.capacity_rps, "", sequence)
+    loads = _Levels(parameters, setting, capacity, usual_method(setting))
     for percent in parameters.levels_percent:
-        if parameters.capacity_rps is not None:
-            capacity = SaturationRate(parameters.capacity_rps, "", sequence)
-            own = requests_of(parameters, setting, sequence, percent)
-            plan = level_plan(parameters, setting, capacity, method, percent, own)
+        if capacity.rps is not None:
+            found.append(loads.plan(percent, loads.requests(percent)))
         else:
-            count = requests_of_level(parameters, setting, method)
             label = f"{percent:g}% of saturation"
-            plan = sequence.closed_loop(setting, label, 1, duration_s=None, at_least=count)
-        found.append(plan)
-        sequence.first += plan.requests
+            found.append(sequence.closed_loop(setting, label, 1, duration_s=None, at_least=loads.count))
+        sequence.first += found[-1].requests
     return tuple(found)
 
 
@@ -369,18 +339,14 @@ def level_itl(seen: Seen, option: Option) -> LevelItl:
         **distribution("jitter", jitter_ms(samples), given_up=gone),
         **distribution("longest_pause", longest_pause_ms(samples), given_up=gone),
     }
-    metrics["itl_tail_ratio"] = _tail_ratio(metrics)
+    # Taken as independent, which they are not quite: what slows all tokens moves both, so the interval is too
+    # wide rather than too narrow.
+    metrics["itl_tail_ratio"] = change(metrics["itl.p50"], metrics["itl.p99"], "ratio")
     metrics["itl_modes"] = _observed(len(shape.modes) or None, "count", samples.counts)
     metrics["itl_tail_variation"] = _observed(variation, "ratio", samples.counts)
     with_itl = seen.with_(metrics={**seen.level.metrics, **metrics})
     tail = None if variation is None else tail_class(variation)
     return LevelItl(with_itl, samples.counts, metrics, shape, tail, ecdf(gaps.ordered))
-
-
-def _tail_ratio(metrics: Mapping[str, Estimate]) -> Estimate:
-    """P99 / P50. Both are taken as independent, which they are not quite: what slows all tokens moves both,
-    so the interval is too wide rather than too narrow."""
-    return change(metrics["itl.p50"], metrics["itl.p99"], "ratio")
 
 
 def _observed(value: float | None, unit: str, samples: ItlCounts) -> Estimate:
@@ -391,18 +357,14 @@ def _observed(value: float | None, unit: str, samples: ItlCounts) -> Estimate:
 
 
 def modality_word(shape: Modality) -> str | None:
-    if not shape.modes:
-        return None
-    return "multimodal" if shape.multimodal else "unimodal"
+    return None if not shape.modes else "multimodal" if shape.multimodal else "unimodal"
 
 
 def tables(levels: Sequence[LevelItl], method: Method, runs: Sequence[Records]) -> tuple[Table, ...]:
     """Table 6 for each level, the levels side by side, and the chunk sizes where a chunk is not one token."""
-    found = [results_table(level) for level in levels]
-    if len(levels) > 1:
-        found.append(by_level_table(levels))
     chunks = chunk_sizes_table(method, runs)
-    return (*found, *((chunks,) if chunks is not None else ()))
+    side_by_side = (by_level_table(levels),) if len(levels) > 1 else ()
+    return (*map(results_table, levels), *side_by_side, *((chunks,) if chunks is not None else ()))
 
 
 def results_table(level: LevelItl) -> Table:
@@ -414,19 +376,25 @@ def results_table(level: LevelItl) -> Table:
         for title, family in _PER_REQUEST
         for name, key in (("P50", "p50"), ("P95", "p95"), ("P99", "p99"))
     }
+    word, variation = modality_word(level.modality), metrics["itl_tail_variation"].point
+    modes = ", ".join(map(number, level.modality.modes))
+    modality = NOT_MEASURED if word is None else f"{word}: {modes} ms"
+    tail = "not measurable: too few samples beyond P90"
+    if level.tail is not None and variation is not None:
+        beyond = quantity(variation, PLAIN)
+        tail = f"{_TAIL_WORDS[level.tail]} (coefficient of variation beyond P90: {beyond})"
     rows: list[tuple[str, Cell]] = [(f"{label} Samples", samples.gaps)]
     rows += zip(named, cells(metrics, named.values()), strict=True)
     rows += [
-        ("Modality", _modality(level.modality)),
-        ("Tail", _tail(level)),
+        ("Modality", modality),
+        ("Tail", tail),
         ("Requests", samples.eligible),
         ("Left Out (under 50 tokens)", samples.excluded),
         ("Share Left Out", Amount(samples.excluded_share, "ratio")),
     ]
     rate = level.seen.level.offered_rps
     at = f"{level.label} of saturation" + ("" if rate is None else f", {quantity(rate, 'req/s')}")
-    columns = ("Metric", "Value", "95 % interval")
-    return Table("itl_results", f"{label} Results at {at}", columns, with_intervals(rows))
+    return metric_table("itl_results", f"{label} Results at {at}", rows)
 
 
 def by_level_table(levels: Sequence[LevelItl]) -> Table:
@@ -455,9 +423,8 @@ def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
     if sizes is None:
         if method.option != "A":
             return None
-        rows: tuple[tuple[str, Cell], ...] = (
-            ("Tokens per chunk", f"{NOT_MEASURED}: the server does not say"),
-        )
+        unknown = f"{NOT_MEASURED}: the server does not say"
+        rows: tuple[tuple[str, Cell], ...] = (("Tokens per chunk", unknown),)
     elif sizes.max == 1:
         return None
     else:
@@ -468,9 +435,8 @@ def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
             ("Tokens per chunk, P99", Amount(sizes.p99, "")),
             ("Tokens per chunk, max", sizes.max),
         )
-    return Table(
-        "chunk_sizes", "Chunk Sizes", ("Metric", "Value"), (*rows, ("Timing", HANDLING[method.option]))
-    )
+    told = (*rows, ("Timing", HANDLING[method.option]))
+    return Table("chunk_sizes", "Chunk Sizes", ("Metric", "Value"), told)
 
 
 def plots(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
@@ -520,20 +486,6 @@ def _histogram_plot(level: LevelItl) -> tuple[Plot, ...]:
         x_log=True,
     )
     return (plot,)
-
-
-def _modality(shape: Modality) -> str:
-    word = modality_word(shape)
-    if word is None:
-        return NOT_MEASURED
-    return f"{word}: {', '.join(number(mode) for mode in shape.modes)} ms"
-
-
-def _tail(level: LevelItl) -> str:
-    variation = level.metrics["itl_tail_variation"].point
-    if level.tail is None or variation is None:
-        return "not measurable: too few samples beyond P90"
-    return f"{_TAIL_WORDS[level.tail]} (coefficient of variation beyond P90: {variation:.2f})"
 
 
 TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure), plans)

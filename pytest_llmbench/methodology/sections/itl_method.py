@@ -27,7 +27,7 @@ from pytest_llmbench.metrics.itl import (
 from pytest_llmbench.model.draft import FEWEST_TOKENS, MOST_EXCLUDED
 from pytest_llmbench.model.facts import Facts, Origin, StreamingFact
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, percentage
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CHARACTERISATION
 from pytest_llmbench.model.sentences import Note
@@ -67,7 +67,9 @@ def fixed_method(
     asked: str | None, setting: Setting, capacity: SaturationRate
 ) -> Procedure[tuple[Method, tuple[Seen, ...]]]:
     """Fix the method; returns it, and the runs of the level that was needed to find it, if one was."""
-    shown = next((seen for seen in capacity.levels if _streams_known(seen.records)), None)
+    # Shared runs may have been kept without their streams.
+    with_streams = (each for each in capacity.levels if len(each.records.chunk_ns) and each.records.ok.any())
+    shown = next(with_streams, None)
     if shown is not None:
         return _method(asked, shown), ()
     sequence = capacity.sequence.next_part(setting, "characterisation")
@@ -88,17 +90,12 @@ def fixed_method(
     return _method(asked, attempts.level), attempts.runs
 
 
-def _streams_known(records: Records) -> bool:
-    """Whether the records still have their streams; shared runs may have been kept without."""
-    return bool(records.ok.any()) and len(records.chunk_ns) > 0
-
-
 def _method(asked: str | None, seen: Seen) -> Method:
     chosen: Option
     if asked is None:
         chosen = choose_option(seen.records)
         share = chunking.single_token_share(seen.records)
-        shown = "unknown" if share is None else f"{share:.1%}"
+        shown = "unknown" if share is None else percentage(share)
         reason = f"chosen by AMB-13 from {seen.level.label!r}: single-token chunks {shown}"
     else:
         chosen = next(option for option in get_args(Option) if option == asked)
@@ -164,14 +161,18 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
     empty = [label for label, _, samples in levels if samples.eligible and not samples.gaps]
     causes = {"C": "itl_samples.no_instants", "B": "itl_samples.no_counts"}
     case = causes.get(method.option, "itl_samples.one_chunk") if empty else "itl_samples"
+    excluded = [(samples.excluded_share, label) for label, _, samples in levels]
+    fewest = [int(records.requested_max_tokens.min()) for _, records, _ in levels if len(records)]
+    coalesced = [(chunking.coalesced_share(records), label) for label, records, _ in levels]
     found = [
         Finding.of(case, not empty, levels=tuple(empty), option=method.option),
-        _excluded(levels),
-        _fewest_asked_for(levels),
+        _worst("itl_short_replies", excluded, MOST_EXCLUDED),
+        Finding.of("itl_requested_tokens", min(fewest) >= FEWEST_TOKENS, min(fewest), FEWEST_TOKENS)
+        if fewest and min(fewest) >= 0
+        else None,
         _server_clock(method, levels),
+        _worst("coalesced_chunks", coalesced, MOST_COALESCED) if method.option != "C" else None,
     ]
-    if method.option != "C":
-        found.append(_coalesced(levels))
     return tuple(finding for finding in found if finding is not None)
 
 
@@ -180,33 +181,14 @@ def _server_clock(method: Method, levels: Sequence[tuple[str, Records, ItlCounts
     worst, label = max(shares, default=(0.0, ""))
     if worst <= MOST_MISFITS:
         return None
-    taken = method.option == "C"
+    taken, most = method.option == "C", MOST_MISFITS
     option = None if taken else method.option
-    return Finding.of(
-        "server_clock", value=worst, limit=MOST_MISFITS, voids=taken, level=label, option=option
-    )
+    return Finding.of("server_clock", value=worst, limit=most, voids=taken, level=label, option=option)
 
 
-def _excluded(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
-    shares = [(samples.excluded_share, label) for label, _, samples in levels]
+def _worst(case: str, shares: Sequence[tuple[float | None, str]], most: float) -> Finding | None:
     known = [(share, label) for share, label in shares if share is not None]
     if not known:
         return None
     worst, label = max(known)
-    return Finding.of("itl_short_replies", worst <= MOST_EXCLUDED, worst, MOST_EXCLUDED, level=label)
-
-
-def _fewest_asked_for(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
-    fewest = [int(records.requested_max_tokens.min()) for _, records, _ in levels if len(records)]
-    if not fewest or min(fewest) < 0:
-        return None
-    return Finding.of("itl_requested_tokens", min(fewest) >= FEWEST_TOKENS, min(fewest), FEWEST_TOKENS)
-
-
-def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
-    shares = [(chunking.coalesced_share(records), label) for label, records, _ in levels]
-    known = [(share, label) for share, label in shares if share is not None]
-    if not known:
-        return None
-    worst, label = max(known)
-    return Finding.of("coalesced_chunks", worst <= MOST_COALESCED, worst, MOST_COALESCED, level=label)
+    return Finding.of(case, worst <= most, worst, most, level=label)

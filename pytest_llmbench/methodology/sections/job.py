@@ -44,6 +44,8 @@ _TOTALS = {
     "output_token_throughput": "Output throughput",
     "total_token_throughput": "Total token throughput",
 }
+_OF_STEADY = ("request_throughput", "output_token_throughput")
+"""The rates of the steady middle of the job, where it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +164,10 @@ def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> 
     tokens = [found[f"{kind}_token_throughput"].point for kind in ("input", "output")]
     total = None if None in tokens else sum(each for each in tokens if each is not None)
     found["total_token_throughput"] = _exact(total, "tok/s", found)
-    if parameters.load.in_flight is not None:
-        found |= _steady(seen, parameters.load.in_flight, seed)
+    slots = parameters.load.in_flight
+    if slots is not None and all(len(run.records) >= STEADY_WAVES * slots for run in seen):
+        middle = rates([steady_middle(run, slots) for run in seen], seed=seed)
+        found |= {f"{name}[steady]": middle[name] for name in _OF_STEADY}
     return found
 
 
@@ -172,19 +176,11 @@ def _exact(point: float | None, unit: str, metrics: Mapping[str, Estimate]) -> E
     return Estimate(point, None, None, 0.95, n, "exact in its run", unit)
 
 
-def _steady(seen: Sequence[Observation], concurrency: int, seed: int) -> dict[str, Estimate]:
-    """The rates of the steady middle of the job, where it has one."""
-    if any(len(run.records) < STEADY_WAVES * concurrency for run in seen):
-        return {}
-    middle = rates([steady_middle(run, concurrency) for run in seen], seed=seed)
-    return {f"{name}[steady]": middle[name] for name in ("request_throughput", "output_token_throughput")}
-
-
 def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
     ended = sum(int(run.records.ok.sum()) for run in seen)
     rows: list[tuple[str, Cell]] = [("Runs", len(seen)), ("Requests that ended well", ended)]
     shown = dict(_TOTALS)
-    for name in ("request_throughput", "output_token_throughput"):
+    for name in _OF_STEADY:
         if f"{name}[steady]" in metrics:
             shown[f"{name}[steady]"] = f"{shown[name]}, steady middle"
     shown |= {

@@ -45,12 +45,21 @@ from pytest_llmbench.model.draft import (
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import PLAIN, Amount, Cell, Figure, Row, cells, number, with_intervals
+from pytest_llmbench.model.numbers import (
+    PLAIN,
+    Amount,
+    Cell,
+    Figure,
+    Row,
+    cells,
+    number,
+    quantity,
+)
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.lengths import Choice
 from pytest_llmbench.workloads.long_context import (
@@ -283,9 +292,12 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
         ResultFact.LONG_CONTEXT_FIT: fit_facts(scaling, run.measured),
         ResultFact.LONG_CONTEXT_BEST_FIT: best,
     }
+    metrics = {name: value for name, value in scaling.metrics.items() if name != "prefill_intercept"}
+    for level in run.measured:
+        metrics |= qualified(level.metrics, f"{level.length}")
     report = Report(
         levels=[*run.void, *(m.seen for m in run.all)],
-        metrics=_metrics(run.measured, scaling),
+        metrics=metrics,
         tables=tables(run.measured, scaling, parameters.concurrency, best),
         plots=plots(run.measured, scaling),
         notes=(*_notes(run, best), *run.void_notes),
@@ -295,14 +307,6 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
         findings=(truncation_finding(run.truncated),),
     )
     return result_of(HEADING, parameters, setting, warmup, report)
-
-
-def _metrics(measured: Sequence[MeasuredLength], scaling: PrefillScaling) -> dict[str, Estimate]:
-    """The metrics of every length under its own name, and those of the fits."""
-    metrics = {name: value for name, value in scaling.metrics.items() if name != "prefill_intercept"}
-    for level in measured:
-        metrics |= qualified(level.seen.level.metrics, f"{level.length}")
-    return metrics
 
 
 def _notes(run: _Run, best: str | None) -> tuple[Note, ...]:
@@ -487,8 +491,7 @@ def _fit_table(scaling: PrefillScaling, measured: Sequence[MeasuredLength], best
         ("R² (straight line)", Amount(straight, PLAIN)),
         ("Best fit", best or "not measured: fewer than three lengths"),
     ]
-    columns = ("Metric", "Value", "95 % interval")
-    return Table("long_context_fit", "Scaling of TTFT with Length", columns, with_intervals(rows))
+    return metric_table("long_context_fit", "Scaling of TTFT with Length", rows)
 
 
 def best_fit(scaling: PrefillScaling, measured: Sequence[MeasuredLength]) -> str | None:
@@ -498,8 +501,9 @@ def best_fit(scaling: PrefillScaling, measured: Sequence[MeasuredLength]) -> str
     if exponent is None or slope is None or logarithmic is None or straight is None:
         return None
     if straight >= logarithmic:
-        return f"Linear (R² = {_plain(straight)}), about {number(slope)} µs per input token"
-    return f"Power law (R² = {_plain(logarithmic)}), TTFT grows with length to the power {exponent:.3f}"
+        return f"Linear (R² = {quantity(straight, PLAIN)}), about {number(slope)} µs per input token"
+    power = quantity(exponent, PLAIN)
+    return f"Power law (R² = {quantity(logarithmic, PLAIN)}), TTFT grows with length to the power {power}"
 
 
 def r_squared(
@@ -544,36 +548,30 @@ def plots(measured: Sequence[MeasuredLength], scaling: PrefillScaling) -> tuple[
     if not len(lengths):
         return ()
     series = {"mean TTFT": (tuple(lengths.tolist()), tuple(means.tolist()))}
+    found = [(level.mean_input_tokens, level.metrics["ttft.mean"]) for level in measured]
+    ends = [(x, e.lower, e.upper) for x, e in found if x and e.lower is not None and e.upper is not None]
+    x, low, high = zip(*ends, strict=True) if ends else ((), (), ())
     if scaling.power is not None and scaling.line is not None:
-        x = np.geomspace(lengths.min(), lengths.max(), _CURVE_POINTS)
-        power = math.exp(scaling.power.intercept) * x**scaling.power.slope
-        straight = scaling.line.intercept + scaling.line.slope * x
-        series[f"power law, k = {scaling.power.slope:.3f}"] = (tuple(x.tolist()), tuple(power.tolist()))
+        at = np.geomspace(lengths.min(), lengths.max(), _CURVE_POINTS)
+        power = math.exp(scaling.power.intercept) * at**scaling.power.slope
+        straight = scaling.line.intercept + scaling.line.slope * at
+        series[f"power law, k = {quantity(scaling.power.slope, PLAIN)}"] = (
+            tuple(at.tolist()),
+            tuple(power.tolist()),
+        )
         above = straight > 0
-        series["straight line"] = (tuple(x[above].tolist()), tuple(straight[above].tolist()))
+        series["straight line"] = (tuple(at[above].tolist()), tuple(straight[above].tolist()))
     plot = Plot(
         id="long_context_scaling",
         title="TTFT by context length",
         x_label="input tokens",
         y_label="mean TTFT (ms)",
         series=series,
-        bands=_bands(measured),
+        bands={"mean TTFT": (x, low, high)} if len(x) == len(measured) else {},
         x_log=True,
         y_log=True,
     )
     return (plot,)
-
-
-def _bands(
-    measured: Sequence[MeasuredLength],
-) -> dict[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]]:
-    """The intervals of the means as bands, if every length has one."""
-    found = [(level.mean_input_tokens, level.metrics["ttft.mean"]) for level in measured]
-    ends = [(x, e.lower, e.upper) for x, e in found if x and e.lower is not None and e.upper is not None]
-    if not ends or len(ends) < len(measured):
-        return {}
-    x, lower, upper = zip(*ends, strict=True)
-    return {"mean TTFT": (x, lower, upper)}
 
 
 def _points(measured: Sequence[MeasuredLength]) -> tuple[np.ndarray, np.ndarray]:
@@ -582,10 +580,6 @@ def _points(measured: Sequence[MeasuredLength]) -> tuple[np.ndarray, np.ndarray]
     known = [(x, y) for x, y in found if x is not None and y is not None]
     points = np.array(known, dtype=np.float64).reshape(-1, 2)
     return points[:, 0], points[:, 1]
-
-
-def _plain(share: float | None) -> str:
-    return "not measured" if share is None else f"{share:.4f}"
 
 
 TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure, warm=False), plans, needs, warmups)

@@ -32,13 +32,13 @@ from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import ResultFact
-from pytest_llmbench.model.numbers import Figure, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Figure, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
@@ -199,8 +199,8 @@ def _results(metrics: Mapping[str, Estimate], option: Option) -> Table:
     forced = [name for name in metrics if name.startswith("budget_force_rate")]
     named |= {f"Budget-force rate{name.removeprefix('budget_force_rate')}": name for name in forced}
     named["Critical evictions"] = "critical_evictions"
-    rows = with_intervals(zip(named, cells(metrics, named.values()), strict=True))
-    return Table("reasoning_results", "Reasoning Results", ("Metric", "Value", "95 % interval"), rows)
+    rows = zip(named, cells(metrics, named.values()), strict=True)
+    return metric_table("reasoning_results", "Reasoning Results", rows)
 
 
 def _kinds_table(

@@ -82,13 +82,13 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.metrics.throughput import rates, uncounted, unknown
 from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, duration, number
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import TurnClass, Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 
@@ -311,7 +311,8 @@ class Parameters(TestParameters):
             found.append(f"initial must not be above maximum, got {self.first_level} and {self.last_level}")
         if self.min_jobs_per_hour is not None and self.min_jobs_per_hour > self.last_level:
             found.append(
-                f"min_jobs_per_hour {self.min_jobs_per_hour:g} can never pass: maximum is {self.last_level}"
+                f"min_jobs_per_hour {number(self.min_jobs_per_hour)} can never pass: maximum is "
+                f"{self.last_level}"
             )
         return found
 
@@ -459,6 +460,8 @@ def result(
         scores = [session_scores(run, parameters.job_s) for run in jobs]
         metrics["session_goodput"] = job_share(metrics["session_goodput"], scores)
     records = Records.concatenate([run.records for run in seen])
+    cut, every = sum(run.cut_off for run in jobs), sum(map(len, jobs))
+    without_time = (Note.of("without_job_time", cut=cut, sessions=every),) if cut else ()
     return one_load_result(
         HEADING,
         parameters,
@@ -469,7 +472,7 @@ def result(
         by_run=runs,
         tables=(_jobs_table(parameters, metrics, jobs, seen), _turns_table(records)),
         plots=(*_plots(records), *_slowest_job(seen, jobs)),
-        notes=(*_notes(jobs), *notes_of_probes(seen, probes), _OUTSIDE),
+        notes=(*without_time, *notes_of_probes(seen, probes), _OUTSIDE),
         plans=(*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :]),
     )
 
@@ -546,11 +549,6 @@ def _search_table(parameters: Parameters, found: JobsFound) -> Table:
     return Table("session_search", "Jobs per Hour Search Results", columns, tuple(rows))
 
 
-def _notes(jobs: Sequence[Jobs]) -> tuple[Note, ...]:
-    cut, every = sum(run.cut_off for run in jobs), sum(map(len, jobs))
-    return (Note.of("without_job_time", cut=cut, sessions=every),) if cut else ()
-
-
 def _jobs_table(
     parameters: Parameters,
     metrics: Mapping[str, Estimate],
@@ -578,18 +576,17 @@ def _jobs_table(
         *((f"LLM time against the same alone {name.upper()}", f"job_llm_slowdown.{name}") for name in _SLOW),
     )
     rows += [(title, Figure(name, metrics[name])) for title, name in named]
-    columns = ("Metric", "Value", "95 % interval")
-    return Table("session_results", "Session Results", columns, with_intervals(rows))
+    return metric_table("session_results", "Session Results", rows)
 
 
 def _turns_table(records: Records) -> Table:
     """A table turn by turn, as observed: how the context grows, and how much of it was cached."""
     highest = int(records.turn.max(initial=0))
     rows: list[Row] = []
-    for number in range(1, min(highest, _TURNS_SHOWN) + 1):
-        own = records.select(records.ok & (records.turn == number))
+    for turn in range(1, min(highest, _TURNS_SHOWN) + 1):
+        own = records.select(records.ok & (records.turn == turn))
         waits = (own.first_content_ns - own.submitted_ns) / 1e6
-        row: list[Cell] = [number, len(own), "", "", "", ""]
+        row: list[Cell] = [turn, len(own), "", "", "", ""]
         if len(own):
             row[2:] = [
                 Amount(float(np.mean(own.requested_input_tokens)), "count"),
@@ -643,7 +640,7 @@ def _slowest_job(seen: Sequence[Observation], jobs: Sequence[Jobs]) -> tuple[Plo
     parts = {"wait in the generator": (due, sent)} | parts_of(records, own, begun_ns)
     shown = {name: (begin[:_TURNS_DRAWN], end[:_TURNS_DRAWN]) for name, (begin, end) in parts.items()}
     series = {name: line for name, ends in shown.items() if (line := bars(*ends, unit_ns=1e9))[0]}
-    title = f"The slowest job: {longest[run]:.3g} s, {len(own)} turns"
+    title = f"The slowest job: {duration(longest[run])}, {len(own)} turns"
     title += (f", the first {_TURNS_DRAWN} shown" if len(own) > _TURNS_DRAWN else "") + "; gaps are pauses"
     title += f" (run {run + 1})" if len(seen) > 1 else ""
     rows = tuple(f"turn {turn}" for turn in records.turn[own][:_TURNS_DRAWN].tolist())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics, with_band
@@ -38,10 +38,12 @@ from pytest_llmbench.methodology.search.probing import (
     LoadModel,
     Range,
     ceilings,
+    constraint_of,
     known_to_bracket,
     lower_bound,
     lowest_beyond,
     meets,
+    stated_constraint,
     sustainable,
     value_of,
 )
@@ -51,9 +53,9 @@ from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact
-from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Cell, Row, cells, number, quantity
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
@@ -126,7 +128,7 @@ class Parameters(TestParameters):
             if missing and (low, high, step) != (None, None, None):
                 found.append(f"{', '.join(names)} belong together: {', '.join(missing)} is missing")
             elif not missing and high is not None and high <= low:
-                found.append(f"{names[1]} must be above {names[0]}, got {high:g}")
+                found.append(f"{names[1]} must be above {names[0]}, got {number(high)}")
         given = [
             names for names in (_OPEN, _CLOSED) if any(getattr(self, name) is not None for name in names)
         ]
@@ -140,7 +142,7 @@ class Parameters(TestParameters):
             found.append("arrival and burstiness describe an open loop")
         if (self.arrival == "gamma") != (self.burstiness is not None):
             found.append("arrival='gamma' and burstiness belong together")
-        if self.min_constrained_tok_s is not None and not self.limits:
+        if self.min_constrained_tok_s is not None and not self.constraint:
             found.append("min_constrained_tok_s needs its constraint: ttft_p99_ms or tpot_p99_ms")
         return found
 
@@ -162,10 +164,9 @@ class Parameters(TestParameters):
         return OpenLoop(1.0, *arrival_law(self.arrival, self.burstiness))
 
     @property
-    def limits(self) -> dict[str, float]:
+    def constraint(self) -> dict[str, float]:
         """Metric → its limit in the constrained search."""
-        named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
-        return {metric: limit for metric, limit in named.items() if limit is not None}
+        return constraint_of(self.ttft_p99_ms, self.tpot_p99_ms)
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
@@ -177,14 +178,14 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         load_model=parameters.model,
         arrival=law.arrival,
         burstiness=law.burstiness,
-        limits=parameters.limits,
+        limits=parameters.constraint,
         duration_s=parameters.probe_s,
     )
     tenfold = yield from _hold(parameters, setting, searched, searched.best, sustainable, REPORTED)
     constrained = None
-    if parameters.limits:
+    if parameters.constraint:
         constrained = yield from _constrained(parameters, setting, searched, tenfold)
-    found = found_of(searched, parameters.limits, tenfold, constrained)
+    found = found_of(searched, parameters.constraint, tenfold, constrained)
     return _result(parameters, setting, warmup, found)
 
 
@@ -199,7 +200,7 @@ def _hold(
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
     runs = max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
     assert searched.sequence is not None
-    limits = parameters.limits if role == CONSTRAINED else {}
+    limits = parameters.constraint if role == CONSTRAINED else {}
     own = searched.sequence.next_part(setting, role, duration_s=duration_s, limits=limits)
     if start is None:
         return Sustained()
@@ -210,7 +211,7 @@ def _hold(
         role=role,
         law=parameters.law,
         duration_s=duration_s,
-        at_stake=ceilings(parameters.limits),
+        at_stake=ceilings(parameters.constraint),
     )
     return (yield from level.held(holds, runs))
 
@@ -222,7 +223,7 @@ def _constrained(
     found none above it, else its own."""
 
     def holds(seen: Seen) -> bool | None:
-        return meets(seen, parameters.limits)
+        return meets(seen, parameters.constraint)
 
     start, highest = searched.best_constrained, max(map(value_of, tenfold.tried), default=0.0)
     same = tenfold.value is not None and (start is None or value_of(start) <= highest)
@@ -234,6 +235,7 @@ def _constrained(
 
 def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, found: Found) -> TestResult:
     metrics = metrics_of(found, setting)
+    name = LoadFact.RATE_RANGE if found.searched.load_model == "open" else LoadFact.CONCURRENCY_RANGE
     searched_levels = [seen for seen in found.levels if not seen.level.is_burst]
     report = Report(
         levels=found.levels,
@@ -241,23 +243,17 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, foun
         tables=(summary_table(metrics, found), latency_at_max_table(metrics)),
         plots=(throughput_plot(searched_levels, found.reported),),
         notes=found.notes,
-        load=_load(parameters, setting, found.searched),
+        load={
+            LoadFact.MODEL: found.searched.load_model,
+            name: found.searched.range.as_list(),
+            LoadFact.DURATION_S: REPORTED_S.at(setting.scale, parameters.duration_s),
+        }
+        | stated_constraint(parameters.constraint),
         facts=raw_throughput(found.reported),
         budgeted=[seen for held_ in found.held for seen in held_.runs] or searched_levels[:1],
     )
     result = result_of(HEADING, parameters, setting, warmup, report)
     return replace(result, by_run=runs_of(found, setting))
-
-
-def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mapping[str, Any]:
-    name = LoadFact.RATE_RANGE if searched.load_model == "open" else LoadFact.CONCURRENCY_RANGE
-    limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
-    stated = {key: limit for key, limit in limits.items() if limit is not None}
-    return {
-        LoadFact.MODEL: searched.load_model,
-        name: searched.range.as_list(),
-        LoadFact.DURATION_S: REPORTED_S.at(setting.scale, parameters.duration_s),
-    } | ({LoadFact.SLO: stated} if stated else {})
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
@@ -269,13 +265,13 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         sequence,
         bounds=bounds,
         load_model=parameters.model,
-        constrained=bool(parameters.limits),
+        constrained=bool(parameters.constraint),
         duration_s=parameters.probe_s,
     )
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
     runs = max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
     highest = UNKNOWN_RPS if bounds is None or bounds.upwards else bounds.maximum
-    for _ in range(runs * (2 if parameters.limits else 1)):
+    for _ in range(runs * (2 if parameters.constraint else 1)):
         if parameters.model == "open":
             found += (sequence.open_loop(setting, "reported", OpenLoop(highest), duration_s),)
         else:
@@ -302,26 +298,24 @@ def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
         under, tenfold = cells(
             metrics, ("constrained_output_token_throughput", "tenfold_output_token_throughput")
         )
+        constraint = [
+            f"{metric.upper().replace('.', ' ')} <= {quantity(limit, 'ms')}"
+            for metric, limit in found.limits.items()
+        ]
         is_it = metrics["constrained_output_token_throughput"] == metrics["max_output_token_throughput"]
         is_it = is_it and metrics["max_output_token_throughput"].defined
         rows += [
-            ("Latency Constraint", ", ".join(_constraint(found.limits))),
+            ("Latency Constraint", ", ".join(constraint)),
             ("Output Throughput under it", "the maximum above" if is_it else under),
             ("Load under it", _at(found.constrained) or "none"),
             ("Output Throughput by the Ten-fold Rule", tenfold),
             ("Load by the Ten-fold Rule", _at(found.tenfold) or "none"),
         ]
-    columns = ("Metric", "Value", "95 % interval")
-    return Table("throughput_summary", "Throughput Summary", columns, with_intervals(rows))
+    return metric_table("throughput_summary", "Throughput Summary", rows)
 
 
 def _at(run: Sustained) -> str:
     return run.runs[0].level.label.partition(": ")[2] if run.runs else ""
-
-
-def _constraint(limits: Mapping[str, float]) -> list[str]:
-    named = {"ttft.p99": "TTFT P99", "tpot.p99": "TPOT P99"}
-    return [f"{named[metric]} <= {limit:g} ms" for metric, limit in limits.items()]
 
 
 def latency_at_max_table(metrics: Mapping[str, Estimate]) -> Table:

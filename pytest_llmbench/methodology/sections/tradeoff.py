@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Reference, Seen, level_of, qualified, with_band
@@ -27,8 +26,15 @@ from pytest_llmbench.methodology.procedure import (
     Setting,
     TestDefinition,
 )
-from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, meets, value_of
+from pytest_llmbench.methodology.remeasured import attempted
+from pytest_llmbench.methodology.search.probing import (
+    Holds,
+    constraint_of,
+    known_to_bracket,
+    meets,
+    stated_constraint,
+    value_of,
+)
 from pytest_llmbench.methodology.search.search import (
     UNKNOWN_RPS,
     SaturationRate,
@@ -38,7 +44,7 @@ from pytest_llmbench.methodology.search.search import (
 from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import NOT_MEASURED, Amount, Cell, Figure, cells, quantity
+from pytest_llmbench.model.numbers import NOT_MEASURED, Amount, Figure, Row, cells, quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Band, Line, Plot, Table, TestResult, WarmupReport
@@ -53,7 +59,6 @@ _CURVES = (
     ("E2E P99", "e2e.p99"),
 )
 _X = "output_token_throughput"
-_DROP = "first level with less throughput than the one before, beyond their intervals"
 
 HEADING = Heading("tradeoff", "5.3", "Throughput-Latency Tradeoff")
 
@@ -100,16 +105,15 @@ class Parameters(TestParameters):
     min_operating_tok_s: float | None = limit("operating_point_throughput")
 
     def contradictions(self) -> list[str]:
-        if self.min_operating_tok_s is not None and not self.limits:
+        if self.min_operating_tok_s is not None and not self.constraint:
             return [
                 "min_operating_tok_s needs ttft_p99_ms or tpot_p99_ms, which an operating point must meet"
             ]
         return []
 
     @property
-    def limits(self) -> dict[str, float]:
-        named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
-        return {metric: limit for metric, limit in named.items() if limit is not None}
+    def constraint(self) -> dict[str, float]:
+        return constraint_of(self.ttft_p99_ms, self.tpot_p99_ms)
 
 
 def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
@@ -126,14 +130,17 @@ def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
     capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
-    sweep = _Sweep()
+    sweep = _Sweep(parameters, setting, capacity)
     if capacity.rps is not None:
-        yield from _sweep(parameters, setting, capacity, sweep)
-    return _result(parameters, setting, warmup, capacity, sweep)
+        yield from sweep.all_levels()
+    return result_of(HEADING, parameters, setting, warmup, sweep.report())
 
 
 @dataclass
 class _Sweep:
+    parameters: Parameters
+    setting: Setting
+    capacity: SaturationRate
     levels: list[Seen] = field(default_factory=list)
     """The levels that make up the curve, ascending."""
     run: list[Seen] = field(default_factory=list)
@@ -147,141 +154,97 @@ class _Sweep:
         """Whether the highest level is: a lower one alone that a higher one holds was a burst."""
         return bool(self.levels) and bool(self.levels[-1].level.saturated)
 
-    def take(self, attempts: Attempts) -> None:
+    @property
+    def duration_s(self) -> float:
+        return LEVEL_S.at(self.setting.scale, self.parameters.duration_s)
+
+    def all_levels(self) -> Procedure[None]:
+        grid = percents(self.parameters, self.setting)
+        for percent in with_further(grid):
+            # Beyond the grid only where it shows no saturation: then the estimate of the capacity was low.
+            if self.over or (percent not in grid and self.saturated):
+                return
+            yield from self.level(percent)
+
+    def requests(self, percent: float) -> RequestSlice:
+        declared = self.parameters.capacity_rps
+        return self.capacity.sequence.next_part(
+            self.setting, "level", percent=percent, duration_s=self.duration_s, capacity_rps=declared
+        )
+
+    def plan(self, percent: float, own: RequestSlice) -> LoadPlan:
+        load, least = OpenLoop(self.capacity.percent(percent)), PROBE_REQUESTS.count(self.setting.scale)
+        return own.open_loop(self.setting, f"{percent:g}%", load, self.duration_s, at_least=least)
+
+    def level(self, percent: float) -> Procedure[None]:
+        own, limits = self.requests(percent), self.parameters.constraint
+        reference = Reference.of(self.levels[0].level) if self.levels else Reference()
+
+        def see(run: Observation) -> Seen:
+            seen = level_of(
+                own.sent(run),
+                reference=reference,
+                seed=self.setting.seed,
+                role="level",
+                percent_of_capacity=percent,
+            )
+            return seen.with_(passed=meets(seen, limits)) if limits else seen
+
+        plan, needed = partial(self.plan, percent, own), percent <= MUST_BE_OFFERED_PERCENT
+        attempts = yield from attempted(plan, see, self.setting.remeasure, needed=needed)
         self.notes += attempts.notes
         self.run += attempts.runs
         self.over = not attempts.offered
         if attempts.offered:
             self.levels.append(attempts.level)
 
-
-def _sweep(
-    parameters: Parameters, setting: Setting, capacity: SaturationRate, sweep: _Sweep
-) -> Procedure[None]:
-    last = 0.0
-    for percent in percents(parameters, setting):
-        last = percent
-        sweep.take((yield from _level(parameters, setting, capacity, percent, sweep.levels)))
-        if sweep.over:
-            return
-    # Beyond the grid only where it did not show saturation: then the estimate of the capacity was low.
-    while not sweep.saturated and last + FURTHER_PERCENT <= HIGHEST_PERCENT:
-        last += FURTHER_PERCENT
-        sweep.take((yield from _level(parameters, setting, capacity, last, sweep.levels)))
-        if sweep.over:
-            return
-
-
-def _level(
-    parameters: Parameters, setting: Setting, capacity: SaturationRate, percent: float, before: list[Seen]
-) -> Procedure[Attempts]:
-    load, duration_s = OpenLoop(capacity.percent(percent)), LEVEL_S.at(setting.scale, parameters.duration_s)
-    sequence = _requests(parameters, setting, capacity.sequence, percent)
-    reference = Reference.of(before[0].level) if before else Reference()
-
-    def see(run: Observation) -> Seen:
-        seen = level_of(
-            sequence.sent(run),
-            reference=reference,
-            seed=setting.seed,
-            role="level",
-            percent_of_capacity=percent,
+    def report(self) -> Report:
+        levels, capacity, limits = self.levels, self.capacity, self.parameters.constraint
+        curve = curve_of(levels, wanted=bool(limits))
+        metrics: dict[str, Estimate] = {}
+        for seen in levels:
+            metrics |= qualified(seen.level.metrics, seen.level.label)
+        stable = [seen for seen in levels if not seen.level.saturated]
+        load = {
+            **capacity.facts,
+            LoadFact.MODEL: "open",
+            LoadFact.ARRIVAL: "poisson",
+            LoadFact.LEVELS_PERCENT: [seen.level.percent_of_capacity for seen in levels],
+            LoadFact.DURATION_S: self.duration_s,
+        }
+        return Report(
+            levels=(*capacity.levels, *self.run),
+            metrics=metrics | curve.metrics,
+            tables=(levels_table(levels), points_table(curve, capacity)) if levels else (),
+            plots=(curve_plot(curve),) if levels else (),
+            notes=tuple(dict.fromkeys((*capacity.notes, *self.notes, *self._own_notes()))),
+            load=load | stated_constraint(limits),
+            budgeted=stable or levels[:1] or capacity.levels[:1],
         )
-        return seen.with_(passed=meets(seen, parameters.limits)) if parameters.limits else seen
 
-    plan = partial(
-        sequence.open_loop,
-        setting,
-        f"{percent:g}%",
-        load,
-        duration_s,
-        at_least=PROBE_REQUESTS.count(setting.scale),
-    )
-    needed = percent <= MUST_BE_OFFERED_PERCENT
-    return (yield from attempted(plan, see, setting.remeasure, needed=needed))
-
-
-def _requests(parameters: Parameters, setting: Setting, before: RequestSlice, percent: float) -> RequestSlice:
-    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
-    declared = parameters.capacity_rps
-    return before.next_part(setting, "level", percent=percent, duration_s=duration_s, capacity_rps=declared)
-
-
-def _result(
-    parameters: Parameters,
-    setting: Setting,
-    warmup: WarmupReport,
-    capacity: SaturationRate,
-    sweep: _Sweep,
-) -> TestResult:
-    levels = tuple(sweep.levels)
-    curve = curve_of(levels, wanted=bool(parameters.limits))
-    stable = [seen for seen in levels if not seen.level.saturated]
-    report = Report(
-        levels=(*capacity.levels, *sweep.run),
-        metrics=_metrics(curve, levels),
-        tables=(levels_table(levels), points_table(curve, capacity)) if levels else (),
-        plots=(curve_plot(curve),) if levels else (),
-        notes=_notes(parameters, capacity, sweep),
-        load=_load(parameters, setting, capacity, levels),
-        budgeted=stable or levels[:1] or capacity.levels[:1],
-    )
-    return result_of(HEADING, parameters, setting, warmup, report)
-
-
-def _metrics(curve: Curve, levels: Sequence[Seen]) -> dict[str, Estimate]:
-    metrics: dict[str, Estimate] = {}
-    for seen in levels:
-        metrics |= qualified(seen.level.metrics, seen.level.label)
-    metrics |= {"knee_rate": curve.knee_rate, "saturation_rate": curve.saturation_rate}
-    metrics |= {
-        "operating_point_rate": curve.operating_rate,
-        "operating_point_throughput": curve.operating_throughput,
-    }
-    if (most := curve.sustained_throughput) is not None:
-        metrics["max_output_token_throughput"] = most
-    return metrics
-
-
-def _notes(parameters: Parameters, capacity: SaturationRate, sweep: _Sweep) -> tuple[Note, ...]:
-    levels, notes = sweep.levels, [*capacity.notes, *sweep.notes]
-    if capacity.rps is None:
-        notes.append(Note.of("no_capacity_for_levels"))
-    if levels:
-        further = [s.level.label for s in levels if (s.level.percent_of_capacity or 0) > max(GRID)]
-        if further and max(parameters.levels_percent) <= max(GRID):
-            notes.append(Note.of("levels_added", highest=f"{max(GRID):g}%", last=further[-1]))
-        if not sweep.saturated:
-            notes.append(Note.of("nothing_saturated", generator=sweep.over))
-        note = Reference.of(levels[0].level).note
-        notes += [note] if note else []
-    return tuple(dict.fromkeys(notes))
-
-
-def _load(
-    parameters: Parameters, setting: Setting, capacity: SaturationRate, levels: Sequence[Seen]
-) -> dict[str, Any]:
-    limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
-    stated = {key: limit for key, limit in limits.items() if limit is not None}
-    return {
-        **capacity.facts,
-        LoadFact.MODEL: "open",
-        LoadFact.ARRIVAL: "poisson",
-        LoadFact.LEVELS_PERCENT: [seen.level.percent_of_capacity for seen in levels],
-        LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
-    } | ({LoadFact.SLO: stated} if stated else {})
+    def _own_notes(self) -> list[Note]:
+        notes = [] if self.capacity.rps is not None else [Note.of("no_capacity_for_levels")]
+        if not self.levels:
+            return notes
+        highest = max(GRID)
+        further = [s.level.label for s in self.levels if (s.level.percent_of_capacity or 0) > highest]
+        if further and max(self.parameters.levels_percent) <= highest:
+            notes.append(Note.of("levels_added", highest=f"{highest:g}%", last=further[-1]))
+        if not self.saturated:
+            notes.append(Note.of("nothing_saturated", generator=self.over))
+        note = Reference.of(self.levels[0].level).note
+        return [*notes, note] if note else notes
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the search, unless the capacity is declared, and of the levels with those that may be
     added."""
-    sequence, capacity = RequestSlice(setting.workload), parameters.capacity_rps
-    found = () if capacity is not None else search_plans(setting, sequence)
-    rate = UNKNOWN_RPS if capacity is None else capacity
-    return found + tuple(
-        level_plan(parameters, setting, sequence, percent, rate)
-        for percent in with_further(percents(parameters, setting))
-    )
+    sequence, declared = RequestSlice(setting.workload), parameters.capacity_rps
+    found = () if declared is not None else search_plans(setting, sequence)
+    rate = UNKNOWN_RPS if declared is None else declared
+    sweep = _Sweep(parameters, setting, SaturationRate(rate, "", sequence))
+    grid = with_further(percents(parameters, setting))
+    return found + tuple(sweep.plan(percent, sweep.requests(percent)) for percent in grid)
 
 
 def with_further(grid: Sequence[float]) -> tuple[float, ...]:
@@ -292,97 +255,62 @@ def with_further(grid: Sequence[float]) -> tuple[float, ...]:
     return tuple(chosen)
 
 
-def level_plan(
-    parameters: Parameters, setting: Setting, before: RequestSlice, percent: float, capacity_rps: float
-) -> LoadPlan:
-    """The plan of a level. ``before``: the part that comes before it, the search for the capacity."""
-    rate = SaturationRate(capacity_rps, "", before).percent(percent)
-    own, seconds = (
-        _requests(parameters, setting, before, percent),
-        LEVEL_S.at(setting.scale, parameters.duration_s),
-    )
-    least = PROBE_REQUESTS.count(setting.scale)
-    return own.open_loop(setting, f"{percent:g}%", OpenLoop(rate), seconds, at_least=least)
-
-
 def levels_table(levels: Sequence[Seen]) -> Table:
     """Table 5."""
     latencies = tuple(f"{family} {name}" for family, _ in _FAMILIES for name, _ in _PERCENTILES)
+    names = tuple(f"{family}.{key}" for _, family in _FAMILIES for _, key in _PERCENTILES)
     columns = (
         "Level", "Offered (r/s)", "Achieved (tok/s)", "95 % interval", *latencies, "Success", "Queue",
         "Samples",
     )  # fmt: skip
-    return Table(
-        "tradeoff_levels",
-        "Throughput-Latency Table",
-        columns,
-        tuple(_row(seen) for seen in levels),
-    )
-
-
-def _row(seen: Seen) -> tuple[Cell, ...]:
-    metrics, level = seen.level.metrics, seen.level
-    throughput = Figure(_X, metrics[_X])
-    growing = seen.level.queue_growing
-    text = NOT_MEASURED if growing is None else "growing" if growing else "stable"
-    return (
-        level.label,
-        Amount(value_of(seen), "req/s"),
-        throughput,
-        replace(throughput, part="interval"),
-        *cells(metrics, (f"{family}.{key}" for _, family in _FAMILIES for _, key in _PERCENTILES)),
-        Amount(level.completion_ratio, "ratio"),
-        f"{text}, saturated" if seen.level.saturated else text,
-        metrics["ttft.p99"].n,
-    )
+    rows: list[Row] = []
+    for seen in levels:
+        level, throughput = seen.level, Figure(_X, seen.level.metrics[_X])
+        queue = {None: NOT_MEASURED, True: "growing", False: "stable"}[level.queue_growing]
+        rows.append(
+            (
+                level.label,
+                Amount(value_of(seen), "req/s"),
+                throughput,
+                replace(throughput, part="interval"),
+                *cells(level.metrics, names),
+                Amount(level.completion_ratio, "ratio"),
+                f"{queue}, saturated" if level.saturated else queue,
+                level.metrics["ttft.p99"].n,
+            )
+        )
+    return Table("tradeoff_levels", "Throughput-Latency Table", columns, tuple(rows))
 
 
 def points_table(curve: Curve, capacity: SaturationRate) -> Table:
     """A table of the draft's two lines below Table 5, and the operating point."""
+    knees = {
+        metric: NOT_REACHED if (found := knee(curve.levels, metric)) is None else _at(found)
+        for metric in ("ttft.p99", "tpot.p99", "e2e.p99")
+    }
+    if curve.saturation is not None:
+        saturation = _at(curve.saturation)
+    else:
+        highest = "" if curve.highest is None else f"; highest throughput at {_at(curve.highest)}"
+        flagged = curve.first_flagged
+        rules = "no level flagged" if flagged is None else f"first flagged: {_at(flagged)}"
+        saturation = f"{NOT_REACHED}{highest}; {rules}"
+    operating = curve.why_none
+    if curve.operating is not None:
+        point = curve.operating.point(_X)
+        operating = _at(curve.operating) + ("" if point is None else f", {quantity(point, 'tok/s')}")
+    least = "at least " if capacity.is_least else ""
+    rate = "none" if capacity.rps is None else f"{least}{quantity(capacity.rps, 'req/s')}"
+    drop = "first level with less throughput than the one before, beyond their intervals"
     rows = (
-        ("Knee point", _knee(curve, "ttft.p99"), "TTFT P99 above twice its minimum"),
-        (
-            "Saturation point",
-            _saturation(curve),
-            _DROP,
-        ),
-        ("Optimal operating point", _operating(curve), "highest throughput that meets the SLO"),
-        ("Knee of TPOT", _knee(curve, "tpot.p99"), "TPOT P99 above twice its minimum"),
-        ("Knee of end-to-end latency", _knee(curve, "e2e.p99"), "E2E P99 above twice its minimum"),
-        (
-            "Estimated capacity",
-            _capacity(capacity),
-            capacity.source,
-        ),
+        ("Knee point", knees["ttft.p99"], "TTFT P99 above twice its minimum"),
+        ("Saturation point", saturation, drop),
+        ("Optimal operating point", operating, "highest throughput that meets the SLO"),
+        ("Knee of TPOT", knees["tpot.p99"], "TPOT P99 above twice its minimum"),
+        ("Knee of end-to-end latency", knees["e2e.p99"], "E2E P99 above twice its minimum"),
+        ("Estimated capacity", rate, capacity.source),
     )
     return Table("tradeoff_points", "Points of the Curve", ("Point", "Value", "What it is"), rows)
-
-
-def _capacity(capacity: SaturationRate) -> str:
-    if capacity.rps is None:
-        return "none"
-    return f"{'at least ' if capacity.is_least else ''}{quantity(capacity.rps, 'req/s')}"
-
-
-def _knee(curve: Curve, metric: str) -> str:
-    found = knee(curve.levels, metric)
-    return NOT_REACHED if found is None else _at(found)
-
-
-def _saturation(curve: Curve) -> str:
-    if curve.saturation is not None:
-        return _at(curve.saturation)
-    highest = "" if curve.highest is None else f"; highest throughput at {_at(curve.highest)}"
-    flagged = curve.first_flagged
-    rules = "no level flagged" if flagged is None else f"first flagged: {_at(flagged)}"
-    return f"{NOT_REACHED}{highest}; {rules}"
-
-
-def _operating(curve: Curve) -> str:
-    if curve.operating is None:
-        return curve.why_none
-    point = curve.operating.point(_X)
-    return _at(curve.operating) + ("" if point is None else f", {quantity(point, 'tok/s')}")
 
 
 def _at(seen: Seen) -> str:
@@ -416,7 +344,6 @@ TEST = TestDefinition(*HEADING, Parameters, framed(HEADING, measure), plans)
 NOT_REACHED = "not reached"
 NO_SLO, NONE_MEETS = "no SLO given", "no level meets the SLO"
 UNKNOWN_WHICH = "no level is known to meet the SLO: some have too few requests to tell"
-_THROUGHPUT = "output_token_throughput"
 
 
 @dataclass(frozen=True)
@@ -438,41 +365,26 @@ class Curve:
     """The lowest level that a saturation rule flags (section 5.2.3.1)."""
 
     @property
-    def knee_rate(self) -> Estimate:
-        return self._bracket(self.knee)
-
-    @property
-    def saturation_rate(self) -> Estimate:
-        return self._bracket(self.saturation)
-
-    @property
-    def operating_rate(self) -> Estimate:
+    def metrics(self) -> dict[str, Estimate]:
+        found = {"knee_rate": self._bracket(self.knee), "saturation_rate": self._bracket(self.saturation)}
         if self.operating is None:
-            return self._no_operating_point("req/s")
-        rate = value_of(self.operating)
-        above = [value_of(seen) for seen in self.levels if value_of(seen) > rate]
-        n = len(self.levels)
-        return _between(rate, rate, min(above, default=None), n)
-
-    @property
-    def operating_throughput(self) -> Estimate:
-        if self.operating is None:
-            return self._no_operating_point("tok/s")
-        return self._of_the_highest(self.operating, lambda seen: seen.level.passed)
-
-    @property
-    def sustained_throughput(self) -> Estimate | None:
-        """The maximum throughput as a sweep finds it: the same figure as a search's, between levels farther
-        apart."""
-        if self.sustained is None:
-            return None
-        return self._of_the_highest(self.sustained, holds)
+            for name, unit in (("rate", "req/s"), ("throughput", "tok/s")):
+                found[f"operating_point_{name}"] = Estimate.undefined(
+                    unit=unit, method=self.why_none, n=len(self.levels), reason=Reason.NO_LEVEL
+                )
+        else:
+            rate = value_of(self.operating)
+            above = [value_of(seen) for seen in self.levels if value_of(seen) > rate]
+            found["operating_point_rate"] = _between(rate, rate, min(above, default=None), len(self.levels))
+            best = self._of_the_highest(self.operating, lambda seen: seen.level.passed)
+            found["operating_point_throughput"] = best
+        if self.sustained is not None:
+            # The maximum as a sweep finds it: the same figure as a search's, between levels farther apart.
+            found["max_output_token_throughput"] = self._of_the_highest(self.sustained, holds)
+        return found
 
     def _of_the_highest(self, best: Seen, passes: Holds) -> Estimate:
-        return known_to_bracket(best.level.metrics[_THROUGHPUT], best, self.levels, passes)
-
-    def _no_operating_point(self, unit: str) -> Estimate:
-        return Estimate.undefined(unit=unit, method=self.why_none, n=len(self.levels), reason=Reason.NO_LEVEL)
+        return known_to_bracket(best.level.metrics[_X], best, self.levels, passes)
 
     @property
     def why_none(self) -> str:
@@ -491,7 +403,9 @@ class Curve:
             return Estimate.undefined(unit="req/s", method="no levels")
         if point is None:
             highest = _between(None, rates[-1], None, len(rates))
-            return highest.at_least(Reason.NOT_REACHED, f"{rates[-1]:g} req/s is the highest level")
+            return highest.at_least(
+                Reason.NOT_REACHED, f"{quantity(rates[-1], 'req/s')} is the highest level"
+            )
         rate = value_of(point)
         before = max((other for other in rates if other < rate), default=None)
         return _between(rate, before, rate, len(rates))
@@ -534,20 +448,15 @@ def knee(ascending: Sequence[Seen], metric: str) -> Seen | None:
 
 def first_drop(ascending: Sequence[Seen]) -> Seen | None:
     """The first level with less throughput than the one before (AMB-15), by more than the uncertainty of
-    both."""
-    known = [seen for seen in ascending if seen.point(_THROUGHPUT) is not None]
-    return next((later for earlier, later in pairwise(known) if _drops(earlier, later)), None)
-
-
-def _drops(earlier: Seen, later: Seen) -> bool:
-    """Whether throughput drops beyond both intervals, and not for lack of requests.
-
-    Random arrivals may come more slowly at the higher rate.
-    """
-    before, after = (seen.level.metrics[_THROUGHPUT] for seen in (earlier, later))
-    if before.lower is None or after.upper is None or after.upper >= before.lower:
-        return False
-    return _arrivals_per_s(later) >= _arrivals_per_s(earlier)
+    both, and not for lack of requests: random arrivals may come more slowly at the higher rate."""
+    known = [seen for seen in ascending if seen.point(_X) is not None]
+    for earlier, later in pairwise(known):
+        before, after = (seen.level.metrics[_X] for seen in (earlier, later))
+        if before.lower is None or after.upper is None or after.upper >= before.lower:
+            continue
+        if _arrivals_per_s(later) >= _arrivals_per_s(earlier):
+            return later
+    return None
 
 
 def _arrivals_per_s(seen: Seen) -> float:
@@ -555,5 +464,5 @@ def _arrivals_per_s(seen: Seen) -> float:
 
 
 def _most(levels: Sequence[Seen]) -> Seen | None:
-    known = [seen for seen in levels if seen.point(_THROUGHPUT) is not None]
-    return max(known, key=lambda seen: seen.point(_THROUGHPUT) or 0.0, default=None)
+    known = [seen for seen in levels if seen.point(_X) is not None]
+    return max(known, key=lambda seen: seen.point(_X) or 0.0, default=None)

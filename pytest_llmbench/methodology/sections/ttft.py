@@ -31,11 +31,11 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 
@@ -158,8 +158,7 @@ def results_table(metrics: Mapping[str, Estimate], count: int) -> Table:
     """Table 1, with the interval beside each value."""
     rows: list[tuple[str, Cell]] = [("Requests", count)]
     rows += [(f"TTFT {name}", _reported(metrics, "ttft", key)) for name, key in _ROWS]
-    columns = ("Metric", "Value", "95 % interval")
-    return Table("ttft_results", "TTFT Results", columns, with_intervals(rows))
+    return metric_table("ttft_results", "TTFT Results", rows)
 
 
 def _reported(metrics: Mapping[str, Estimate], family: str, statistic: str) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.probing import Range, value_of
-from pytest_llmbench.methodology.search.search import rate_found, search
+from pytest_llmbench.methodology.search.search import SaturationRate, rate_found, search
 from pytest_llmbench.methodology.sections import tradeoff
 from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of, points_table
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
@@ -74,7 +75,7 @@ EXAMPLE = (
 
 
 def test_the_knee_of_the_drafts_example(template: Seen) -> None:
-    found = canned_curve(template, *EXAMPLE).knee_rate
+    found = canned_curve(template, *EXAMPLE).metrics["knee_rate"]
     assert (found.point, found.lower, found.upper) == (14.0, 10.0, 14.0)
 
 
@@ -82,13 +83,13 @@ def test_the_saturation_point_is_the_first_drop_and_not_reached_without_one(temp
     # In the example throughput still rises at 22 req/s: by the definition nothing is saturated (AMB-15).
     rising = canned_curve(template, *EXAMPLE)
     assert rising.saturation is None
-    assert rising.saturation_rate.reason is Reason.NOT_REACHED
-    found = rising.saturation_rate
+    assert rising.metrics["saturation_rate"].reason is Reason.NOT_REACHED
+    found = rising.metrics["saturation_rate"]
     assert (found.point, found.lower, found.upper) == (None, 22.0, None)
     assert (found.kind, found.lower) == (EstimateKind.BOUND, 22)
     falling = canned_curve(template, *EXAMPLE, (26.0, 2700.0, 5000.0), (30.0, 2800.0, 9000.0))
-    assert falling.saturation_rate.point == 26.0
-    assert falling.saturation_rate.lower == 22.0
+    assert falling.metrics["saturation_rate"].point == 26.0
+    assert falling.metrics["saturation_rate"].lower == 22.0
 
 
 def test_a_drop_within_the_intervals_is_no_saturation_point(template: Seen) -> None:
@@ -121,33 +122,37 @@ def test_fewer_arrivals_at_the_higher_rate_are_no_saturation(template: Seen) -> 
 
 def test_the_knee_lies_above_the_level_of_the_minimum(template: Seen) -> None:
     # The first level is slow (cold): only levels above the minimum can be the knee.
-    found = canned_curve(template, (2, 100, 500), (4, 200, 100), (6, 300, 199), (8, 400, 201)).knee_rate
+    found = canned_curve(template, (2, 100, 500), (4, 200, 100), (6, 300, 199), (8, 400, 201)).metrics[
+        "knee_rate"
+    ]
     assert found.point == 8.0
 
 
 def test_no_knee_lies_above_all_levels(template: Seen) -> None:
-    found = canned_curve(template, (2, 100, 100), (4, 200, 200)).knee_rate
+    found = canned_curve(template, (2, 100, 100), (4, 200, 200)).metrics["knee_rate"]
     assert (found.point, found.lower, found.upper) == (None, 4.0, None)
 
 
 def test_the_operating_point_has_the_highest_throughput_that_meets_the_objective(template: Seen) -> None:
     found = canned_curve(template, *EXAMPLE, slo_ms=600)
-    assert found.operating_rate.point == 14.0
-    assert found.operating_throughput.point == 1988.0
-    assert canned_curve(template, *EXAMPLE, slo_ms=10).operating_rate.method == "no level meets the SLO"
-    assert canned_curve(template, *EXAMPLE).operating_rate.method == "no SLO given"
+    assert found.metrics["operating_point_rate"].point == 14.0
+    assert found.metrics["operating_point_throughput"].point == 1988.0
+    assert (
+        canned_curve(template, *EXAMPLE, slo_ms=10).metrics["operating_point_rate"].method
+        == "no level meets the SLO"
+    )
+    assert canned_curve(template, *EXAMPLE).metrics["operating_point_rate"].method == "no SLO given"
 
 
 def test_what_a_sweep_found_is_known_to_the_next_level_that_failed(template: Seen) -> None:
-    found = canned_curve(template, *EXAMPLE, slo_ms=600).operating_throughput
+    found = canned_curve(template, *EXAMPLE, slo_ms=600).metrics["operating_point_throughput"]
     assert found.upper is not None
     assert "up to the next tested load, 18 req/s" in found.method
     assert found.upper == pytest.approx(1988.0 * 18 / 14)
     above = canned_curve(template, *EXAMPLE, slo_ms=1e9)
-    assert above.operating_throughput.upper is None
-    assert above.sustained_throughput is not None
-    assert above.sustained_throughput.upper is None
-    assert "a lower bound" in above.sustained_throughput.method
+    assert above.metrics["operating_point_throughput"].upper is None
+    assert above.metrics["max_output_token_throughput"].upper is None
+    assert "a lower bound" in above.metrics["max_output_token_throughput"].method
 
 
 def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(template: Seen) -> None:
@@ -175,7 +180,7 @@ def test_the_operating_point_is_never_above_the_maximum(swept: TestResult, templ
     # The ten-fold rule names the upper levels, and the objectives allow what it forbids.
     passing = canned_curve(template, *EXAMPLE, slo_ms=4000).levels
     told = curve_of([seen.with_(saturated=value_of(seen) > 14) for seen in passing], wanted=True)
-    assert told.operating_throughput.point == 2712.0
+    assert told.metrics["operating_point_throughput"].point == 2712.0
     assert told.sustained is told.operating
 
 
@@ -264,9 +269,12 @@ def test_levels_are_added_until_one_is_saturated() -> None:
 
 def test_a_burst_that_a_higher_level_holds_ends_no_sweep(template: Seen) -> None:
     levels = [template.with_(saturated=saturated) for saturated in (False, True, False)]
-    assert not tradeoff._Sweep(levels).saturated
-    assert tradeoff._Sweep(levels[:2]).saturated
-    assert not tradeoff._Sweep().saturated
+    setting = canned_setting()
+    found = SaturationRate(None, "", RequestSlice(setting.workload))
+    sweep = partial(tradeoff._Sweep, tradeoff.Parameters(), setting, found)
+    assert not sweep(levels).saturated
+    assert sweep(levels[:2]).saturated
+    assert not sweep().saturated
 
 
 def test_added_levels_are_bounded() -> None:
