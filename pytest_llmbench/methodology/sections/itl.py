@@ -58,7 +58,6 @@ from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import (
     NOT_MEASURED,
-    PLAIN,
     Amount,
     Cell,
     Row,
@@ -381,8 +380,8 @@ def results_table(level: LevelItl) -> Table:
     modality = NOT_MEASURED if word is None else f"{word}: {modes} ms"
     tail = "not measurable: too few samples beyond P90"
     if level.tail is not None and variation is not None:
-        beyond = quantity(variation, PLAIN)
-        tail = f"{_TAIL_WORDS[level.tail]} (coefficient of variation beyond P90: {beyond})"
+        beyond = f"coefficient of variation beyond P90: {number(variation)}"
+        tail = f"{_TAIL_WORDS[level.tail]} ({beyond})"
     rows: list[tuple[str, Cell]] = [(f"{label} Samples", samples.gaps)]
     rows += zip(named, cells(metrics, named.values()), strict=True)
     rows += [
