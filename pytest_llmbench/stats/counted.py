@@ -231,10 +231,9 @@ def ecdf_ranks(n: int, most: int = MOST_POINTS) -> list[int]:
     """The ranks, from 0, of the samples that are drawn."""
     if most < 2:
         raise ValueError(f"an empirical distribution needs at least 2 points, not {most}")
-    return list(range(n)) if n <= most else _thinned_ranks(n, most).tolist()
-
-
-def _thinned_ranks(n: int, most: int) -> npt.NDArray[np.int64]:
+    if n <= most:
+        return list(range(n))
     even = np.linspace(0, n - 1, most // 2)
     from_top = n - np.geomspace(1, n, most - most // 2)
-    return np.unique(np.rint(np.concatenate((even, from_top))).astype(np.int64))
+    ranks: list[int] = np.unique(np.rint(np.concatenate((even, from_top))).astype(np.int64)).tolist()
+    return ranks

@@ -237,7 +237,8 @@ def power_mean_bound(runs: Runs, *, lags: int, level: float = 0.95) -> MomentBou
     stretch = stretched((lags - 1) / n, level)
     if least < 0 or stretch is None:
         return None
-    power = _power(n / lags)
+    power = _LOWEST_POWER + math.log(n / lags / _MEMORIES_OF_LOWEST) / 2
+    power = min(_HIGHEST_POWER, max(_LOWEST_POWER, power))
     scale = max(float(run.max()) for run in runs) - least
     if scale == 0.0:
         return MomentBound(0.0, power)
@@ -249,12 +250,6 @@ def power_mean_bound(runs: Runs, *, lags: int, level: float = 0.95) -> MomentBou
     error = stretch * float(np.std(means, ddof=1)) / math.sqrt(len(means))
     highest = moment + student_quantile(len(means) - 1, level) * error
     return MomentBound(float(scale * highest ** (1 / power)), power)
-
-
-def _power(memories: float) -> float:
-    """The power of the moment, from 3 to 4, for a sample that is so many memories long."""
-    power = _LOWEST_POWER + math.log(memories / _MEMORIES_OF_LOWEST) / 2
-    return min(_HIGHEST_POWER, max(_LOWEST_POWER, power))
 
 
 def _batch_means(runs: Runs, n: int, batches: int) -> FloatArray:

@@ -134,10 +134,6 @@ def _effective_size(run: FloatArray, centre: float) -> float:
     return max(1.0, len(run) / inflation)
 
 
-def _longest_lag(n: int) -> int:
-    return max(1, math.ceil(min(3 * math.sqrt(n), n / 3)))
-
-
 def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
     """The two variances of a run; ``None`` when there is nothing to estimate: a very short or a constant
     series."""
@@ -145,12 +141,13 @@ def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
     scale = float(np.max(np.abs(run - centre), initial=0.0))
     if n < SHORTEST_SERIES or scale == 0.0 or float(np.ptp(run)) == 0.0:
         return None
-    longest = min(n - 1, _longest_lag(n) + _quiet_lags(n))
+    longest = min(n - 1, max(1, math.ceil(min(3 * math.sqrt(n), n / 3))) + _quiet_lags(n))
     # Scaled, so that squares of tiny or huge values neither vanish nor overflow.
     covariance = autocovariance((run - centre) / scale, longest, centre=0.0)
     bandwidth = min(2 * max(1, last_significant_lag(covariance / covariance[0], n)), longest)
-    window = _flat_top(bandwidth, longest)
     lags = np.arange(longest + 1)
+    # The flat-top window: 1 up to M/2, falling to 0 at M.
+    window = np.clip(2 * (1 - lags / bandwidth), 0.0, 1.0)
     weighted = window * covariance
     long_run = 2 * float(weighted.sum()) - float(covariance[0])
     # The flat-top window may come out negative; Bartlett's cannot, and underestimates at worst.
@@ -180,11 +177,6 @@ def significant_correlation(n: int) -> float:
 
 def _quiet_lags(n: int) -> int:
     return max(_QUIET_LAGS, math.ceil(math.sqrt(math.log10(n))))
-
-
-def _flat_top(bandwidth: int, lags: int) -> FloatArray:
-    """Trapezoidal window over the lags: 1 up to M/2, falling to 0 at M."""
-    return np.clip(2 * (1 - np.arange(lags + 1) / bandwidth), 0.0, 1.0)
 
 
 _FEWEST_MEANS = 32

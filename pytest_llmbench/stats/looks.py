@@ -216,9 +216,7 @@ def _estimate(
 
 def is_decided(watched: Watched, found: Estimate) -> bool:
     """Whether the limit is decided by the rule of the gate: the whole interval lies on one side of it."""
-    limited = watched.objective
-    good, bad = (found.upper, found.lower) if limited.is_ceiling else (found.lower, found.upper)
-    return (good is not None and limited.holds(good)) or (bad is not None and not limited.holds(bad))
+    return watched.objective.decided(found.lower, found.upper) is not None
 
 
 def may_be_decided(watched: Watched, values: FloatArray, tail: float) -> bool:
@@ -309,34 +307,26 @@ def _mean(
         return Judged(undefined, 0.0)
     mean, kind = float(np.mean(values)), EstimateKind.SAMPLE
     if size is None:
-        worth, interval, crude = _careful_mean(values, backlog, tail)
-        kind = EstimateKind.CRUDE if crude else kind
+        worth, interval, runs = 1.0, OPEN, as_runs(values)
+        of = spread(runs, lags=series_memory(runs))
+        if of is not None:
+            rise = _rise(values, backlog, tail)
+            worth, (interval, crude) = of.worth, mean_ends(runs, of, level=1 - 2 * tail, rise=rise)
+            kind = EstimateKind.CRUDE if crude else kind
     else:
-        worth = size(values, tail)
-        interval = OPEN if worth < FEWEST_EFFECTIVE else _quick_mean(values, tail, worth)
+        from scipy.special import ndtri
+
+        worth, interval = size(values, tail), OPEN
+        if worth >= FEWEST_EFFECTIVE:
+            half = -float(ndtri(tail)) * float(np.std(values)) / math.sqrt(max(worth - 1, 1.0))
+            interval = Interval(mean - half, mean + half)
     method = f"mean at effective n={math.floor(worth)}"
     found = _ordered(watched, mean, *interval, tail, len(values), method)
     return Judged(replace(found, kind=kind), worth)
 
 
-def _careful_mean(values: FloatArray, backlog: Backlog | None, tail: float) -> tuple[float, Interval, bool]:
-    """The effective number of values, the interval of their mean, and whether it has a crude end."""
-    runs = as_runs(values)
-    of = spread(runs, lags=series_memory(runs))
-    if of is None:
-        return 1.0, OPEN, False
-    return of.worth, *mean_ends(runs, of, level=1 - 2 * tail, rise=_rise(values, backlog, tail))
-
-
 def _rise(values: FloatArray, backlog: Backlog | None, tail: float) -> Rise:
     return NO_RISE if backlog is None else backlog.rise(values, 1 - 2 * tail)
-
-
-def _quick_mean(values: FloatArray, tail: float, worth: float) -> Interval:
-    from scipy.special import ndtri
-
-    half = -float(ndtri(tail)) * float(np.std(values)) / math.sqrt(max(worth - 1, 1.0))
-    return Interval(float(np.mean(values)) - half, float(np.mean(values)) + half)
 
 
 def _share(

@@ -45,7 +45,7 @@ import numpy as np
 
 from pytest_llmbench.stats.backlog import NO_RISE, Rise
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES, exceedances, informative, memory
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import (
     Spread,
     memories_required,
@@ -320,20 +320,6 @@ def _worth(runs: Runs, q: float, lags: int, *, tested: bool) -> Worth:
     if of is None:
         return Worth(float(n), float(max(1, n - 1)))
     return Worth.of_spread(of)
-
-
-def percentile_interval(
-    samples: Samples, q: float, *, level: float = 0.95, worth: Worth | None = None
-) -> Interval:
-    """Interval of the q-th percentile of one run or several; ``None`` where the samples support no bound.
-
-    ``worth``: default :func:`percentile_worth`.
-    """
-    runs = as_runs(samples)
-    if not runs:
-        return OPEN
-    worth = percentile_worth(runs, q) if worth is None else worth
-    return ordered_interval(np.sort(pooled(runs)), q, worth, level=level)
 
 
 def ordered_interval(
