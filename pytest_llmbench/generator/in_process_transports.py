@@ -19,7 +19,12 @@ from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.wire.openai_chat import OpenAICompletions, chat_messages, encode_body, text_prompt
+from pytest_llmbench.wire.openai_chat import (
+    OpenAICompletions,
+    chat_messages,
+    completion_fields,
+    text_prompt,
+)
 
 _CLOSE_S = 5.0
 
@@ -275,11 +280,11 @@ class PythonPieces(OpenAICompletions):
         """``parameters``: those of :func:`parameters_of`, which say whether it takes messages."""
         self.message_roles = parameters is None or "messages" in parameters
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
         prompt: dict[str, Any] = {"prompt": text_prompt(request)}
         if self.message_roles:
             prompt["messages"] = chat_messages(request)
-        return encode_body(prompt, request, options)
+        return completion_fields(prompt, request, options)
 
 
 def parameters_of(call: Callable[..., Any], further: Iterable[str] = ()) -> frozenset[str] | None:

@@ -152,7 +152,7 @@ def ask(control: ControlPlane, base: str, spoken: Dialect, options: EncodeOption
 def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answer:
     """The answer to a request with the encoded ``body``, sent as the dialect requires."""
     headers, request_id = headers_for(spoken, control.headers), numbered_ids()(0)
-    if isinstance(spoken, CallDialect) and spoken.protocol == "grpc":  # dialects of messages look like it
+    if isinstance(spoken, CallDialect):
         return control.invoke(url, spoken.message(body, request_id), headers)
     if urlsplit(url).scheme in OF_HTTP:
         return control.post(url, body, headers)
@@ -191,7 +191,7 @@ def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
 
     Seconds are a cold start, which the first request of a session often is.
     """
-    load_ns = server_figures(chunks).model_load_ns
+    load_ns = server_figures(chunks).get("model_load_ns")
     return None if load_ns is None else load_ns / 1e6
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
+import orjson
+
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.model.request import ASKED_LIMIT, PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk, payload_of
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -52,76 +55,52 @@ class EncodeOptions:
             ) from error
 
 
-@runtime_checkable
-class Dialect(Protocol):
-    """One wire format. Pure and without state: the same event always gives the same chunk."""
+class Dialect(ABC):
+    """One wire format. Pure and without state: the same event always gives the same chunk.
 
-    @property
-    def name(self) -> str:
-        """The name of the dialect, as ``--llm-api`` and reports write it."""
+    A dialect says where it differs from the defaults: server-sent events below the API base, prompts as text.
+    """
 
-    @property
-    def path(self) -> str:
-        """Path below the API base (``http://host/v1``), with its leading slash; ``{model}`` in it is the
-        model's name."""
+    name: str
+    """The name of the dialect, as ``--llm-api`` and reports write it."""
+    path: str
+    """Path below the API base (``http://host/v1``), with its leading slash; ``{model}`` in it is the model's
+    name."""
+    rooted = False
+    """Whether the path begins at the server's root (``http://host``) instead."""
+    protocol = "sse"
+    """The framing of replies: ``sse``, ``ndjson`` for a JSON object per line, ``grpc`` for messages preceded
+    by their lengths, ``json`` for one document, or ``websocket`` for a message per event, which its transport
+    hands on as events of ``sse``."""
+    accepts_token_ids = False
+    """Whether a prompt may be token ids."""
+    text_key: str | None = None
+    """JSON key of the visible text, if an event with nothing but text is decoded without looking at the text
+    itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change. None: there is no such
+    key."""
+    accumulates = False
+    """Whether events may repeat all text so far instead of sending only new text."""
+    ends_with_body = False
+    """Whether only the end of the body tells that a reply is complete."""
+    least_tokens = 1
+    """Fewest output tokens that every server with this dialect accepts as a limit."""
+    can_ignore_eos = True
+    """Whether a request can ask the server to go on past the end-of-sequence token."""
+    structured_output = False
+    """Whether requests have fields for tools and schemas. If not, tools are words of the prompt, and nothing
+    asks for the structure of a reply."""
+    message_roles = False
+    """Whether requests have messages with roles. If not, messages are rendered as one text."""
+    media = False
+    """Whether a prompt may have images, sounds and videos beside its text."""
+    text_replies = True
+    """Whether replies have text. If not, they are token ids alone."""
+    fixed_headers: Mapping[str, str] = MappingProxyType({})
+    """Headers of every request."""
+    key_header = ""
+    """Header that carries an API key in addition to ``Authorization``; empty: none."""
 
-    @property
-    def rooted(self) -> bool:
-        """Whether the path begins at the server's root (``http://host``) instead."""
-
-    @property
-    def protocol(self) -> str:
-        """The framing of replies: ``sse``, ``ndjson`` for a JSON object per line, ``grpc`` for messages
-        preceded by their lengths, ``json`` for one document, or ``websocket`` for a message per event, which
-        its transport hands on as events of ``sse``."""
-
-    @property
-    def accepts_token_ids(self) -> bool:
-        """Whether a prompt may be token ids."""
-
-    @property
-    def text_key(self) -> str | None:
-        """JSON key of the visible text, if an event with nothing but text is decoded without looking at the
-        text itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change. None: there
-        is no such key."""
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether events may repeat all text so far instead of sending only new text."""
-
-    @property
-    def ends_with_body(self) -> bool:
-        """Whether only the end of the body tells that a reply is complete."""
-
-    @property
-    def least_tokens(self) -> int:
-        """Fewest output tokens that every server with this dialect accepts as a limit."""
-
-    @property
-    def fixed_headers(self) -> Mapping[str, str]:
-        """Headers of every request."""
-
-    @property
-    def key_header(self) -> str:
-        """Header that carries an API key in addition to ``Authorization``; empty: none."""
-
-    @property
-    def structured_output(self) -> bool:
-        """Whether requests have fields for tools and schemas. If not, tools are words of the prompt, and
-        nothing asks for the structure of a reply."""
-
-    @property
-    def message_roles(self) -> bool:
-        """Whether requests have messages with roles. If not, messages are rendered as one text."""
-
-    @property
-    def media(self) -> bool:
-        """Whether a prompt may have images, sounds and videos beside its text."""
-
-    @property
-    def text_replies(self) -> bool:
-        """Whether replies have text. If not, they are token ids alone."""
-
+    @abstractmethod
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         """Make the request body.
 
@@ -129,66 +108,100 @@ class Dialect(Protocol):
         :raises SuiteError: ``extra_body`` takes streaming away.
         """
 
+    @abstractmethod
     def decode(self, event: SSEEvent) -> Chunk:
         """The chunk of an event. Never raises: an event that cannot be read is a chunk with a ``problem``."""
 
 
-@runtime_checkable
-class MessageDialect(Dialect, Protocol):
+class JsonRequests(Dialect):
+    """A wire format whose requests are JSON objects."""
+
+    @abstractmethod
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
+        """The fields of the request body, without those that the run adds.
+
+        :raises GeneratorError: the request does not hold what this dialect sends.
+        """
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        if not self.accepts_token_ids:
+            require_text(self.name, request, options)
+        if options.ignore_eos and not self.can_ignore_eos:  # a server would silently ignore the field
+            raise SuiteError(
+                f"{self.name} cannot ask a server to go on past the end-of-sequence token",
+                remedy="leave request.ignore_eos out, or use a dialect that can",
+            )
+        body = self.fields(request, options)
+        if options.ignore_eos:
+            self.sampling_in(body)["ignore_eos"] = True
+        return _written(body, request, options)
+
+    def sampling_in(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The object with the sampling parameters in a body: the body itself in most dialects."""
+        return body
+
+
+class JsonDialect(JsonRequests):
+    """A wire format whose events are JSON objects too."""
+
+    @abstractmethod
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
+        """Read the object in an event of this name into its chunk."""
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        chunk = Chunk(event.stamp_ns, event.read_index)
+        payload = payload_of(event, chunk)
+        if payload is not None:
+            self.read(chunk, payload, event.event)
+        return chunk
+
+
+class MessageDialect(Dialect):
     """A wire format of messages on a connection that stays open, with one reply at a time."""
 
+    @abstractmethod
     def message(self, body: bytes, request_id: str) -> bytes:
         """The message that asks for a reply: ``body`` as encoded, with the id of this request in it."""
 
+    @abstractmethod
     def is_last(self, message: bytes) -> bool:
         """Whether the message ends the reply. Never raises."""
 
+    @abstractmethod
     def is_error(self, message: bytes) -> bool:
         """Whether the last message is an error instead of the usual end of a reply. Never raises."""
 
+    @abstractmethod
     def refusal_status(self, message: bytes) -> int | None:
         """The HTTP status in an error message; ``None``: it has none, or is no error. Never raises."""
 
 
-@runtime_checkable
-class CallDialect(Dialect, Protocol):
+class CallDialect(Dialect):
     """A wire format of gRPC: one call for each reply, with one message there and a stream of messages back.
 
-    ``protocol`` is ``grpc``. Each message of the stream is an event, whose data are its bytes as Latin-1. The
-    status of the call is the transport's business, and its end is the end of the reply.
+    Each message of the stream is an event, whose data are its bytes as Latin-1. The status of the call is the
+    transport's business, and its end is the end of the reply.
     """
 
+    protocol = "grpc"
+
+    @abstractmethod
     def message(self, body: bytes, request_id: str) -> bytes:
         """The message that asks for a reply: ``body`` as encoded, with the id of this request in it."""
 
 
-@runtime_checkable
-class NonGenerativeDialect(Dialect, Protocol):
-    """A wire format whose reply is one JSON document of vectors or scores. ``protocol`` is ``json``."""
+class NonGenerativeDialect(Dialect):
+    """A wire format whose reply is one JSON document of vectors or scores."""
 
+    protocol = "json"
+
+    @abstractmethod
     def results_asked(self, body: bytes) -> ResultsAsked:
         """How many results a request with this encoded body asks for."""
 
+    @abstractmethod
     def summary(self, chunks: Sequence[Chunk], asked: ResultsAsked) -> StreamSummary:
         """What the chunks of a whole reply come to."""
-
-
-class DialectDefaults:
-    """Defaults that most dialects share: server-sent events below the API base, prompts as text."""
-
-    rooted = False
-    protocol = "sse"
-    accepts_token_ids = False
-    text_key: str | None = None
-    accumulates = False
-    ends_with_body = False
-    least_tokens = 1
-    structured_output = False
-    message_roles = False
-    media = False
-    text_replies = True
-    fixed_headers: Mapping[str, str] = MappingProxyType({})
-    key_header = ""
 
 
 def path_for(dialect: Dialect, model: str) -> str:
@@ -220,13 +233,48 @@ def require_text(name: str, request: PlannedRequest, options: EncodeOptions) -> 
         )
 
 
-def refuse_ignore_eos(name: str, options: EncodeOptions) -> None:
-    """Check the options for a dialect without ``ignore_eos``: a server would silently ignore the field.
+_UNSENT_IF_NULL = ("stream_options", "max_tokens", "temperature")
+"""Fields of ours that are not sent where an extra field of that name is null: some servers refuse them."""
 
-    :raises SuiteError: it is asked for.
+
+def _written(body: dict[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
+    """``body`` with the extra fields of the run, as JSON. One with the value ``ASKED_LIMIT`` gets the most
+    output tokens of the request.
+
+    :raises GeneratorError: its text cannot be sent.
+    :raises SuiteError: they take streaming away.
     """
-    if options.ignore_eos:
+    _merge(body, options.extra_body)
+    if body.get("stream", True) is not True:
         raise SuiteError(
-            f"{name} cannot ask a server to go on past the end-of-sequence token",
-            remedy="leave request.ignore_eos out, or use a dialect that can",
+            "extra request fields set stream to " + json.dumps(body["stream"]),
+            remedy="leave stream out: every figure is taken from the stream",
         )
+    for name in _UNSENT_IF_NULL:
+        if body.get(name, True) is None:
+            del body[name]
+    for name in options.extra_body:
+        if body.get(name) == ASKED_LIMIT:
+            body[name] = request.max_tokens
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # integers beyond 64 bits, halves of surrogate pairs: Python's own writer knows better
+        pass
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise GeneratorError(
+            f"the prompt cannot be sent as UTF-8: {error.reason}",
+            where=f"request {request.index}",
+            remedy="decode prompts with errors='replace', so that no lone surrogate is left",
+        ) from error
+
+
+def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Merge ``extra`` into ``body``, so that ``stream_options`` can be extended without being repeated."""
+    for key, value in extra.items():
+        present = body.get(key)
+        if isinstance(present, dict) and isinstance(value, Mapping):
+            _merge(present, value)
+        else:
+            body[key] = value

@@ -42,7 +42,7 @@ from pytest_llmbench.model.record import (
 from pytest_llmbench.model.reply_checks import StructuredOutput
 from pytest_llmbench.wire.chunk import Chunk, Usage, calls_of, is_visible
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
-from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
+from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.usage import parts_above_whole, refutation, usage_of
 
 Ended = Literal["done", "eof", "cut", "timeout", "cancelled", "left"]
@@ -181,7 +181,11 @@ def read_stream(
     _set_reasoning_tokens(summary, usage, content)
     unshown = unshown_tokens(summary)
     summary.unshown_tokens = 0 if unshown and any(chunk.ids_alone for chunk in chunks) else unshown
-    _set_server_figures(summary, chunks)
+    figures = server_figures(chunks, summary.output_tokens)
+    if summary.cached_tokens is not None:  # usage tells it first; older llama.cpp only has it in its timings
+        figures.pop("cached_tokens", None)
+    for name, value in figures.items():
+        setattr(summary, name, value)
     _drop_impossible_parts(summary, usage[0])
     summary.outcome, problem = _outcome(chunks, summary, ended)
     summary.error = problem or None
@@ -328,23 +332,6 @@ def unshown_tokens(summary: StreamSummary) -> int:
 def _source_of_counts(chunks: Sequence[Chunk]) -> TokenSource:
     told = any(chunk.tokens is not None or chunk.tokens_cumulative is not None for chunk in chunks)
     return TokenSource.CHUNK_USAGE if told else TokenSource.CHUNK_COUNT
-
-
-def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None:
-    figures = server_figures(chunks, summary.output_tokens)
-    if figures is NOTHING_SAID:
-        return
-    summary.server_timings = figures.server_timings
-    summary.queue_wait_ns, summary.prefill_ns = figures.queue_wait_ns, figures.prefill_ns
-    summary.generation_ns = figures.generation_ns
-    summary.model_load_ns = figures.model_load_ns
-    summary.preemptions, summary.preempted_tokens = figures.preemptions, figures.preempted_tokens
-    summary.server_token_ns = figures.server_token_ns
-    summary.critical_evictions = figures.critical_evictions
-    summary.draft_tokens, summary.accepted_draft_tokens = figures.draft_tokens, figures.accepted_draft_tokens
-    summary.thinking_end_reason = figures.thinking_end_reason
-    if summary.cached_tokens is None:  # usage tells it first; older llama.cpp only has it in its timings
-        summary.cached_tokens = figures.cached_tokens
 
 
 def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> tuple[Outcome, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -30,33 +31,10 @@ _BEYOND = 2**63
 """First integer too large for a record, which keeps 64 bits; such a figure is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFigures:
-    """The server's figures for one reply. Names and units are those of a ``RequestRecord``; ``None``: not
-    reported."""
-
-    server_timings: dict[str, float] = field(default_factory=dict)
-    """Every figure under the server's own name; the last one if several have the same name."""
-    queue_wait_ns: int | None = None
-    prefill_ns: int | None = None
-    generation_ns: int | None = None
-    model_load_ns: int | None = None
-    preemptions: int | None = None
-    preempted_tokens: int | None = None
-    cached_tokens: int | None = None
-    """How many input tokens a cache served."""
-    server_token_ns: Sequence[int] = ()
-    critical_evictions: int | None = None
-    draft_tokens: int | None = None
-    accepted_draft_tokens: int | None = None
-    thinking_end_reason: str | None = None
-
-
-NOTHING_SAID = ServerFigures()
-
-
-def server_figures(chunks: Sequence[Chunk], output_tokens: int | None = None) -> ServerFigures:
-    """The figures in the chunks of one reply of so many tokens; :data:`NOTHING_SAID` where there are none.
+def server_figures(chunks: Sequence[Chunk], output_tokens: int | None = None) -> dict[str, Any]:
+    """The figures in the chunks of one reply of so many tokens: field of a ``RequestRecord`` → value,
+    ``None`` where the server does not report it; empty where it reports none. ``server_timings`` has every
+    figure under the server's own name, the last one if several have the same name.
 
     Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``. Prefill is llama.cpp's ``prompt_ms``, vLLM's
     ``time_to_first_token_ms``, which begins with the first scheduling, Ollama's ``prompt_eval_duration``, or
@@ -71,23 +49,31 @@ def server_figures(chunks: Sequence[Chunk], output_tokens: int | None = None) ->
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
-        return NOTHING_SAID
-    figures = _figures(timed)
-    return ServerFigures(
-        server_timings=figures,
-        queue_wait_ns=_ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
-        prefill_ns=_ns(_stage_ms(figures, _PREFILL_MS, "prompt_eval_duration", _PREFILL_RATES)),
-        generation_ns=_ns(_stage_ms(figures, _GENERATION_MS, "eval_duration", _GENERATION_RATES)),
-        model_load_ns=_ns(_ms(figures.get("load_duration"))),
-        preemptions=_count(figures.get("preemptions")),
-        preempted_tokens=_count(figures.get("preempted_tokens")),
-        cached_tokens=_count(figures.get("cache_n")),
-        server_token_ns=_token_instants(timed),
-        critical_evictions=_count(figures.get("critical_evictions")),
-        draft_tokens=_first_count(figures, _DRAFTED),
-        accepted_draft_tokens=_accepted(figures, output_tokens),
-        thinking_end_reason=next((r for one in timed if (r := reason_of(one.get("think_reason")))), None),
-    )
+        return {}
+    merged = {name: value for timings in timed for name, value in timings.items()}
+    if isinstance(speculation := merged.get("speculative_decoding"), dict):
+        merged |= speculation
+    figures = {
+        shorten(name, _NAME_LIMIT): float(value)
+        for name, value in islice(merged.items(), _MOST_FIGURES)
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+    }
+    load_ns = figures.get("load_duration")
+    return {
+        "server_timings": figures,
+        "queue_wait_ns": _ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
+        "prefill_ns": _ns(_stage_ms(figures, _PREFILL_MS, "prompt_eval_duration", _PREFILL_RATES)),
+        "generation_ns": _ns(_stage_ms(figures, _GENERATION_MS, "eval_duration", _GENERATION_RATES)),
+        "model_load_ns": _ns(None if load_ns is None else load_ns / _NS_PER_MS),
+        "preemptions": _count(figures.get("preemptions")),
+        "preempted_tokens": _count(figures.get("preempted_tokens")),
+        "cached_tokens": _count(figures.get("cache_n")),
+        "server_token_ns": _token_instants(timed),
+        "critical_evictions": _count(figures.get("critical_evictions")),
+        "draft_tokens": _first_count(figures, _DRAFTED),
+        "accepted_draft_tokens": _accepted(figures, output_tokens),
+        "thinking_end_reason": next((r for one in timed if (r := reason_of(one.get("think_reason")))), None),
+    }
 
 
 def _stage_ms(
@@ -110,17 +96,6 @@ def reason_of(value: Any) -> str | None:
     return shorten(value, _NAME_LIMIT) or None if isinstance(value, str) and value.strip() else None
 
 
-def _figures(timed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    merged = {name: value for timings in timed for name, value in timings.items()}
-    if isinstance(speculation := merged.get("speculative_decoding"), dict):
-        merged |= speculation
-    return {
-        shorten(name, _NAME_LIMIT): float(value)
-        for name, value in islice(merged.items(), _MOST_FIGURES)
-        if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
-    }
-
-
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
@@ -130,10 +105,6 @@ def _is_finite(value: float) -> bool:
 
 def _ns(ms: float | None) -> int | None:
     return None if ms is None or not 0 <= ms * _NS_PER_MS < _BEYOND else round(ms * _NS_PER_MS)
-
-
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / _NS_PER_MS
 
 
 def _count(value: float | None) -> int | None:
@@ -211,11 +182,14 @@ class Declared:
     def fill(self, record: RequestRecord, events: Sequence[SSEEvent], headers: Mapping[str, str]) -> None:
         """Put what a reply has at the declared places into its record; what it does not have stays
         unknown. ``events``: its events, or those that :meth:`passing` held."""
-        reason = _reason(_at(self.end_reason, events, headers))
-        count = _told_count(_at(self.critical_evictions, events, headers))
-        if reason is not None:
-            record.thinking_end_reason = reason
-        if count is not None:
+        reason = _at(self.end_reason, events, headers)
+        count = _at(self.critical_evictions, events, headers)
+        told = reason_of(str(reason).lower() if isinstance(reason, bool) else reason)
+        if told is not None:
+            record.thinking_end_reason = told
+        if isinstance(count, str) and len(count) <= 20 and count.strip().isdecimal():
+            count = int(count)  # as headers are
+        if (count := _count(count)) is not None:
             record.critical_evictions = count
         for name, place in (("queue_wait_ns", self.queue_wait), ("prefill_ns", self.prefill)):
             took_ns = self._time_ns(place, _at(place, events, headers))
@@ -261,9 +235,10 @@ def _at(place: str, events: Sequence[SSEEvent], headers: Mapping[str, str]) -> A
     path, name = place.removeprefix(FIELD).split("."), _name_in(place)
     for event in reversed(events):
         if name in event.data:  # most events do not have it, and are not read
-            value = _in_text(event.data, path)
-            if value is not None:
-                return value
+            with suppress(ValueError, RecursionError):
+                value = follow(json.loads(event.data), path)
+                if value is not None:
+                    return value
     return None
 
 
@@ -282,13 +257,6 @@ def _duration(timings: str, entry: str) -> str | None:
     return None
 
 
-def _in_text(data: str, path: Sequence[str]) -> Any:
-    try:
-        return follow(json.loads(data), path)
-    except (ValueError, RecursionError):
-        return None
-
-
 def follow(value: Any, path: Sequence[str]) -> Any:
     """The value at a path through JSON, where numbers count list entries; ``None`` if there is none."""
     for part in path:
@@ -299,17 +267,6 @@ def follow(value: Any, path: Sequence[str]) -> Any:
         else:
             return None
     return value
-
-
-def _reason(value: Any) -> str | None:
-    return reason_of(str(value).lower() if isinstance(value, bool) else value)
-
-
-def _told_count(value: Any) -> int | None:
-    if isinstance(value, str) and len(value) <= 20 and value.strip().isdecimal():
-        value = int(value)  # as headers are
-    count = as_count(value)
-    return count if count is not None and count < _BEYOND else None
 
 
 _MODEL_KEY = b'"model":'

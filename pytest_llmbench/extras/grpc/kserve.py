@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2 as pb
 from pytest_llmbench.extras.grpc.messages import message_in, refuse_no_stream, utf8_prompt
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, set_error
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
+from pytest_llmbench.wire.dialect import CallDialect, EncodeOptions, require_text
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import SSEEvent
@@ -32,13 +32,12 @@ _WANTS_FINAL = "triton_enable_empty_final_response"
 _LENGTH = struct.Struct("<I")
 
 
-class KServeOverGrpc(DialectDefaults):
+class KServeOverGrpc(CallDialect):
     """The dialect; one request for each call, so that no responses of others are among those of a reply."""
 
     name = "kserve-grpc"
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
     rooted = True
-    protocol = "grpc"
     accumulates = True
     ends_with_body = True
 

@@ -35,19 +35,18 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.grpc.messages import add_fields, message_in, utf8_prompt
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, Usage, finish_reason
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions
+from pytest_llmbench.wire.dialect import CallDialect, EncodeOptions
 from pytest_llmbench.wire.openai_chat import token_prompt
 from pytest_llmbench.wire.sse import SSEEvent
 
 _SGLANG_OWN = ("request_id", "tokenized", "input_embeds")
 
 
-class TokenStreamOverGrpc(DialectDefaults):
+class TokenStreamOverGrpc(CallDialect):
     """The common part of both dialects. There is no chat template, and no model name: a server has one
     model."""
 
     rooted = True
-    protocol = "grpc"
     accepts_token_ids = True
     text_replies = False
     messages: ClassVar[Any]

@@ -48,15 +48,9 @@ from pytest_llmbench.model.numbers import number
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, Usage, as_count, read_error
-from pytest_llmbench.wire.dialect import (
-    DialectDefaults,
-    EncodeOptions,
-    ResultsAsked,
-    refuse_ignore_eos,
-    require_text,
-)
+from pytest_llmbench.wire.dialect import EncodeOptions, JsonRequests, NonGenerativeDialect, ResultsAsked
 from pytest_llmbench.wire.error_replies import beginning, shorten
-from pytest_llmbench.wire.openai_chat import text_prompt, token_prompt, write_body
+from pytest_llmbench.wire.openai_chat import text_prompt, token_prompt
 from pytest_llmbench.wire.reply import StreamSummary, outcome_of_error
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
 
@@ -66,11 +60,12 @@ ReadAll = Callable[[Mapping[str, Any], list[Any]], str]
 """Checks the document and all its results together; returns what is wrong, empty if nothing is."""
 
 
-class DocumentDialect(DialectDefaults):
-    """Defaults of dialects whose replies are one document."""
+class DocumentDialect(JsonRequests, NonGenerativeDialect):
+    """A dialect whose replies are one document."""
 
     protocol = "json"
     ends_with_body = True
+    can_ignore_eos = False
 
     def summary(self, chunks: Sequence[Chunk], asked: ResultsAsked) -> StreamSummary:
         """The summary of a whole reply to a request for the results ``asked``.
@@ -272,11 +267,9 @@ class OpenAIEmbeddings(DocumentDialect):
     path = "/embeddings"
     accepts_token_ids = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        refuse_ignore_eos(self.name, options)
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
         given = texts_or_ids(request, options)
-        body = {"model": options.model, "input": given, "encoding_format": "float"}
-        return write_body(body, request, options)
+        return {"model": options.model, "input": given, "encoding_format": "float"}
 
     def results_asked(self, body: bytes) -> ResultsAsked:
         return one_result_each(orjson.loads(body)["input"])
@@ -314,11 +307,9 @@ class Rerank(DocumentDialect):
     name = "rerank"
     path = "/rerank"
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
-        refuse_ignore_eos(self.name, options)
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
         query, documents = query_and_documents(request)
-        return write_body({"model": options.model, "query": query, "documents": documents}, request, options)
+        return {"model": options.model, "query": query, "documents": documents}
 
     def results_asked(self, body: bytes) -> ResultsAsked:
         """How many results a request asks for; ``top_n`` among the extra fields asks for only the best
@@ -344,12 +335,10 @@ class Score(DocumentDialect):
     name = "score"
     path = "/score"
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
-        refuse_ignore_eos(self.name, options)
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
         text, others = query_and_documents(request)
         against: Any = others[0] if len(others) == 1 else others
-        return write_body({"model": options.model, "text_1": text, "text_2": against}, request, options)
+        return {"model": options.model, "text_1": text, "text_2": against}
 
     def results_asked(self, body: bytes) -> ResultsAsked:
         asked = orjson.loads(body)
@@ -376,11 +365,10 @@ class LogProbs(DocumentDialect):
     path = "/completions"
     accepts_token_ids = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        refuse_ignore_eos(self.name, options)
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
         given = texts_or_ids(request, options)
         asked = {"max_tokens": 0, "echo": True, "logprobs": 1, "temperature": 0.0}
-        return write_body({"model": options.model, "prompt": given, **asked}, request, options)
+        return {"model": options.model, "prompt": given, **asked}
 
     def results_asked(self, body: bytes) -> ResultsAsked:
         return one_result_each(orjson.loads(body)["prompt"])

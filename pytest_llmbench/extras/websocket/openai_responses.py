@@ -18,9 +18,8 @@ import orjson
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.apis.openai_responses import TERMINAL, OpenAIResponses
 from pytest_llmbench.wire.chunk import type_of
-from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.dialect import EncodeOptions, MessageDialect
 from pytest_llmbench.wire.error_replies import error_in
-from pytest_llmbench.wire.openai_chat import write_body
 
 CREATE = "response.create"
 _ID = "\x1erequest id\x1e"
@@ -29,16 +28,16 @@ _MARKS = tuple(json.dumps(kind).encode() for kind in (*sorted(TERMINAL), "error"
 """Byte strings of which the last message of a reply has one. Inside a text their quotes would be escaped."""
 
 
-class ResponsesOverWebSocket(OpenAIResponses):
+class ResponsesOverWebSocket(OpenAIResponses, MessageDialect):
     """The Responses dialect over WebSocket. A message has no header for the id of its request: that goes as
     ``metadata.request_id``, since the API takes metadata of any kind."""
 
     protocol = "websocket"
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        body = self.fields(request, options)
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
+        body = super().fields(request, options)
         del body["stream"]
-        return write_body({"type": CREATE, "metadata": {"request_id": _ID}, **body}, request, options)
+        return {"type": CREATE, "metadata": {"request_id": _ID}, **body}
 
     def message(self, body: bytes, request_id: str) -> bytes:
         # The first place is that of the metadata, which stand before anything that a prompt could be in.

@@ -7,14 +7,13 @@ are among ``input_tokens``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError
-from pytest_llmbench.model.messages import Message
-from pytest_llmbench.model.reply_checks import schema_of, tools_of
+from pytest_llmbench.model.reply_checks import tools_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import (
     CallDelta,
@@ -22,22 +21,20 @@ from pytest_llmbench.wire.chunk import (
     Usage,
     as_count,
     finish_reason,
-    payload_of,
     read_error,
     set_error,
     text_in,
     type_of,
     written,
 )
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.openai_chat import arguments_of, own_prompt, read_timings, write_body
-from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.dialect import EncodeOptions, JsonDialect
+from pytest_llmbench.wire.openai_chat import arguments_of, asked_form, own_prompt, read_timings
 
 _KNOWN = frozenset({"message_start", "message_delta", "content_block_stop", "ping", "message_stop"})
 _INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-class AnthropicMessages(DialectDefaults):
+class AnthropicMessages(JsonDialect):
     """The prompt is one user message, or the messages of the request. Reads what Anthropic, vLLM and gateways
     stream.
 
@@ -52,26 +49,40 @@ class AnthropicMessages(DialectDefaults):
     structured_output = True
     message_roles = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
-        body: dict[str, Any] = {
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
+        return {
             "model": options.model,
             "max_tokens": request.max_tokens,
             **_prompt(request),
             "stream": True,
             "temperature": request.temperature,
-            **_asked_form(request),
+            **asked_form(request, _flat, {"type": "any"}, {"type": "none"}, _schema_form),
         }
-        if options.ignore_eos:
-            body["ignore_eos"] = True
-        return write_body(body, request, options)
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        chunk = Chunk(event.stamp_ns, event.read_index)
-        payload = payload_of(event, chunk)
-        if payload is not None:
-            _read(chunk, payload, event.event)
-        return chunk
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
+        kind = type_of(payload, event_name)
+        if kind == "content_block_delta":
+            _read_block(chunk, payload.get("delta"), "a delta")
+            if arguments := text_in(payload.get("delta"), "partial_json"):
+                chunk.calls = (CallDelta(as_count(payload.get("index")), "", arguments),)
+                chunk.called = len(arguments)
+        elif kind == "content_block_start":
+            _read_block(chunk, payload.get("content_block"), "a content block")
+            chunk.blank = False  # it opens a block; its text, if any, counts
+            if name := text_in(block := payload["content_block"], "name"):
+                # Some gateways send the whole input with it, and no deltas.
+                arguments = written(block, "input") if block.get("input") else ""
+                call = CallDelta(as_count(payload.get("index")), name, arguments, text_in(block, "id"))
+                chunk.calls = (call,)
+                chunk.text, chunk.called = chunk.text + arguments, len(arguments)
+        elif kind in _KNOWN:
+            _read_frame(chunk, payload, kind)
+        elif not read_error(chunk, payload):
+            if event_name == "error":
+                set_error(chunk, payload)
+            elif kind in ("", "message"):  # no type, and an event without a name
+                chunk.problem = "an event without a type of the Messages API"
+        read_timings(chunk, payload)
 
 
 def _prompt(request: PlannedRequest) -> dict[str, Any]:
@@ -84,6 +95,7 @@ def _prompt(request: PlannedRequest) -> dict[str, Any]:
     asked = request.messages
     if asked is None:
         return {"messages": [{"role": "user", "content": own_prompt(request)}]}
+    where = asked.place or f"request {request.index}"
     system = list(takewhile(lambda message: message.role == "system", asked.messages))
     said: list[dict[str, Any]] = []
     for number, message in enumerate(asked.messages[len(system) :], start=len(system) + 1):
@@ -91,29 +103,27 @@ def _prompt(request: PlannedRequest) -> dict[str, Any]:
             raise GeneratorError(
                 f"message {number} is the {message.role}'s: the Messages API has system messages before all "
                 "others, and begins with one of the user",
-                where=asked.place or f"request {request.index}",
+                where=where,
                 remedy="leave the conversation out, or measure over openai-chat",
             )
         role = "assistant" if message.role == "assistant" else "user"
         if not said or said[-1]["role"] != role:
             said.append({"role": role, "content": []})
-        said[-1]["content"] += _blocks(message, asked.place or f"request {request.index}")
+        blocks = said[-1]["content"]
+        if message.role == "tool":
+            answer = {"tool_use_id": message.call_id, "content": message.content}
+            blocks.append({"type": "tool_result", **answer})
+        elif message.content:
+            blocks.append({"type": "text", "text": message.content})
+        for call in message.calls:
+            arguments = arguments_of(call, where)
+            blocks.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments})
     tools = _flat(asked.tools)
     return {
         **({"system": "\n\n".join(message.content for message in system)} if system else {}),
         "messages": said,
         **({"tools": tools} if tools else {}),
     }
-
-
-def _blocks(message: Message, where: str) -> Iterator[dict[str, Any]]:
-    if message.role == "tool":
-        yield {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
-    elif message.content:
-        yield {"type": "text", "text": message.content}
-    for call in message.calls:
-        arguments = arguments_of(call, where)
-        yield {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
 
 
 def _flat(tools: str) -> list[dict[str, Any]]:
@@ -123,43 +133,8 @@ def _flat(tools: str) -> list[dict[str, Any]]:
     ]
 
 
-def _asked_form(request: PlannedRequest) -> dict[str, Any]:
-    """The fields that ask for structured output."""
-    asked = request.structured
-    if asked is None:
-        return {}
-    tools = _flat(asked.tools)
-    given = {"tools": tools} if tools else {}
-    if asked.calls:
-        return {**given, "tool_choice": {"type": "any"}}
-    choice = {"tool_choice": {"type": "none"}} if tools else {}
-    form = {"type": "json_schema", "schema": schema_of(asked.schema)}
-    return {**given, **choice, "output_config": {"format": form}}
-
-
-def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
-    kind = type_of(payload, event_name)
-    if kind == "content_block_delta":
-        _read_block(chunk, payload.get("delta"), "a delta")
-        if arguments := text_in(payload.get("delta"), "partial_json"):
-            chunk.calls = (CallDelta(as_count(payload.get("index")), "", arguments),)
-            chunk.called = len(arguments)
-    elif kind == "content_block_start":
-        _read_block(chunk, payload.get("content_block"), "a content block")
-        chunk.blank = False  # it opens a block; its text, if any, counts
-        if name := text_in(block := payload["content_block"], "name"):
-            # Some gateways send the whole input with it, and no deltas.
-            arguments = written(block, "input") if block.get("input") else ""
-            chunk.calls = (CallDelta(as_count(payload.get("index")), name, arguments, text_in(block, "id")),)
-            chunk.text, chunk.called = chunk.text + arguments, len(arguments)
-    elif kind in _KNOWN:
-        _read_frame(chunk, payload, kind)
-    elif not read_error(chunk, payload):
-        if event_name == "error":
-            set_error(chunk, payload)
-        elif kind in ("", "message"):  # no type, and an event without a name
-            chunk.problem = "an event without a type of the Messages API"
-    read_timings(chunk, payload)
+def _schema_form(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
 def _read_block(chunk: Chunk, part: Any, what: str) -> None:

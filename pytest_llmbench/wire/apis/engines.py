@@ -29,18 +29,16 @@ from pytest_llmbench.wire.chunk import (
     Usage,
     as_count,
     finish_reason,
-    payload_of,
     read_error,
     set_error,
     text_in,
     written,
 )
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos, require_text
-from pytest_llmbench.wire.openai_chat import arguments_of, text_prompt, token_prompt, write_body
-from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.dialect import EncodeOptions, JsonDialect
+from pytest_llmbench.wire.openai_chat import arguments_of, text_prompt, token_prompt
 
 
-class SGLangGenerate(DialectDefaults):
+class SGLangGenerate(JsonDialect):
     """There is no chat template, and prompts may be token ids."""
 
     name = "sglang-generate"
@@ -49,87 +47,83 @@ class SGLangGenerate(DialectDefaults):
     accepts_token_ids = True
     accumulates = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        sampling: dict[str, Any] = {"max_new_tokens": request.max_tokens, "temperature": request.temperature}
-        if options.ignore_eos:
-            sampling["ignore_eos"] = True
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
         as_text = options.prompt_form == "text"
         prompt = {"text": text_prompt(request)} if as_text else {"input_ids": token_prompt(request)}
-        return write_body({**prompt, "stream": True, "sampling_params": sampling}, request, options)
+        sampling = {"max_new_tokens": request.max_tokens, "temperature": request.temperature}
+        return {**prompt, "stream": True, "sampling_params": sampling}
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        chunk = Chunk(event.stamp_ns, event.read_index)
-        payload = payload_of(event, chunk)
-        if payload is not None and not read_error(chunk, payload):
-            _read_sglang(chunk, payload)
-        return chunk
+    def sampling_in(self, body: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = body["sampling_params"]
+        return found
+
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:  # noqa: ARG002
+        if read_error(chunk, payload):
+            return
+        told, index = payload.get("meta_info"), payload.get("index")
+        if told.__class__ is not dict:
+            chunk.problem = "an event without meta_info, which every event of SGLang has"
+            return
+        chunk.choice = index if index.__class__ is int else 0
+        chunk.text = text_in(payload, "text")
+        chunk.blank = not chunk.text
+        made = chunk.tokens_cumulative = as_count(told.get("completion_tokens"))
+        chunk.usage = _usage(as_count(told.get("prompt_tokens")), made, as_count(told.get("cached_tokens")))
+        if "decode_throughput" in told or "spec_draft_token_num" in told:
+            names = (
+                "completion_tokens",
+                "decode_throughput",
+                "spec_draft_token_num",
+                "spec_accept_token_num",
+            )
+            chunk.server_timings = {name: told[name] for name in names if name in told}
+        ended = told.get("finish_reason")
+        kind = ended.get("type") if ended.__class__ is dict else ended
+        if kind == "abort":
+            set_error(chunk, text_in(ended, "message") or "the server aborted the request")
+        else:
+            chunk.finish_reason = finish_reason(kind)
 
 
-def _read_sglang(chunk: Chunk, payload: dict[str, Any]) -> None:
-    told, index = payload.get("meta_info"), payload.get("index")
-    if told.__class__ is not dict:
-        chunk.problem = "an event without meta_info, which every event of SGLang has"
-        return
-    chunk.choice = index if index.__class__ is int else 0
-    chunk.text = text_in(payload, "text")
-    chunk.blank = not chunk.text
-    chunk.tokens_cumulative = as_count(told.get("completion_tokens"))
-    usage = Usage(
-        as_count(told.get("prompt_tokens")), chunk.tokens_cumulative, as_count(told.get("cached_tokens"))
-    )
-    chunk.usage = None if usage == Usage() else usage
-    if "decode_throughput" in told or "spec_draft_token_num" in told:
-        names = ("completion_tokens", "decode_throughput", "spec_draft_token_num", "spec_accept_token_num")
-        chunk.server_timings = {name: told[name] for name in names if name in told}
-    ended = told.get("finish_reason")
-    kind = ended.get("type") if ended.__class__ is dict else ended
-    if kind == "abort":
-        set_error(chunk, text_in(ended, "message") or "the server aborted the request")
-    else:
-        chunk.finish_reason = finish_reason(kind)
+def _usage(asked: int | None, made: int | None, cached: int | None = None) -> Usage | None:
+    usage = Usage(asked, made, cached)
+    return None if usage == Usage() else usage
 
 
-class TGIGenerate(DialectDefaults):
+class TGIGenerate(JsonDialect):
     """There is no chat template. A temperature of 0 is sent as no sampling: the server takes none of 0."""
 
     name = "tgi-generate"
     path = "/generate_stream"
     rooted = True
+    can_ignore_eos = False
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
-        refuse_ignore_eos(self.name, options)
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:  # noqa: ARG002
         parameters: dict[str, Any] = {"max_new_tokens": request.max_tokens, "details": True}
         if request.temperature > 0:
             parameters |= {"do_sample": True, "temperature": request.temperature}
         else:
             parameters["do_sample"] = False
-        return write_body({"inputs": text_prompt(request), "parameters": parameters}, request, options)
+        return {"inputs": text_prompt(request), "parameters": parameters}
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        chunk = Chunk(event.stamp_ns, event.read_index)
-        payload = payload_of(event, chunk)
-        if payload is not None and not read_error(chunk, payload):
-            _read_tgi(chunk, payload)
-        return chunk
-
-
-def _read_tgi(chunk: Chunk, payload: dict[str, Any]) -> None:
-    token = payload.get("token")
-    if token.__class__ is not dict:
-        chunk.problem = "an event without a token, which every event of TGI has"
-        return
-    chunk.choice, chunk.tokens = 0, 1
-    if token.get("special") is not True:
-        chunk.text = text_in(token, "text")
-    details = payload.get("details")
-    if details.__class__ is dict:
-        chunk.finish_reason = finish_reason(details.get("finish_reason"))
-        usage = Usage(as_count(details.get("input_length")), as_count(details.get("generated_tokens")))
-        chunk.usage = None if usage == Usage() else usage
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:  # noqa: ARG002
+        if read_error(chunk, payload):
+            return
+        token = payload.get("token")
+        if token.__class__ is not dict:
+            chunk.problem = "an event without a token, which every event of TGI has"
+            return
+        chunk.choice, chunk.tokens = 0, 1
+        if token.get("special") is not True:
+            chunk.text = text_in(token, "text")
+        details = payload.get("details")
+        if details.__class__ is dict:
+            chunk.finish_reason = finish_reason(details.get("finish_reason"))
+            made = as_count(details.get("generated_tokens"))
+            chunk.usage = _usage(as_count(details.get("input_length")), made)
 
 
-class TritonGenerate(DialectDefaults):
+class TritonGenerate(JsonDialect):
     """Fields as the TensorRT-LLM backend names them; others go into the extra fields."""
 
     name = "triton-generate"
@@ -138,71 +132,87 @@ class TritonGenerate(DialectDefaults):
     accumulates = True
     ends_with_body = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
-        body: dict[str, Any] = {
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:  # noqa: ARG002
+        return {
             "text_input": text_prompt(request),
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "stream": True,
         }
-        if options.ignore_eos:
-            body["ignore_eos"] = True
-        return write_body(body, request, options)
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        chunk = Chunk(event.stamp_ns, event.read_index)
-        payload = payload_of(event, chunk)
-        if payload is None or read_error(chunk, payload):
-            return chunk
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:  # noqa: ARG002
+        if read_error(chunk, payload):
+            return
         text = payload.get("text_output")
         if text.__class__ is str:
             chunk.choice, chunk.text, chunk.blank = 0, text, text == ""
         else:
             chunk.problem = "an event without text_output"
-        return chunk
 
 
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
-class OllamaGenerate(DialectDefaults):
+class OllamaGenerate(JsonDialect):
     """The prompt goes through the model's template, unless the extra fields say ``raw``."""
 
     name = "ollama-generate"
     path = "/api/generate"
     rooted = True
     protocol = "ndjson"
+    can_ignore_eos = False
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
-        return _encoded(self.name, {"prompt": text_prompt(request)}, request, options)
+    def prompt(self, request: PlannedRequest) -> dict[str, Any]:
+        """The fields with the prompt."""
+        return {"prompt": text_prompt(request)}
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        return _decoded(event, None)
+    def output(self, payload: dict[str, Any]) -> tuple[Any, str]:
+        """The object with the output of a line, and the name of the text in it."""
+        return payload, "response"
+
+    def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
+        sampling = {"num_predict": request.max_tokens, "temperature": request.temperature}
+        return {"model": options.model, **self.prompt(request), "stream": True, "options": sampling}
+
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:  # noqa: ARG002
+        if read_error(chunk, payload):
+            return
+        if payload.get("done").__class__ is not bool:
+            chunk.problem = "a line without done, which every line of Ollama has"
+            return
+        chunk.choice = 0
+        source, text_key = self.output(payload)
+        if source.__class__ is dict:
+            chunk.calls = tuple(_calls(source))
+            called = "".join([call.name + call.arguments for call in chunk.calls])
+            chunk.text = text_in(source, text_key) + called
+            chunk.called = len(called)
+            chunk.reasoning = text_in(source, "thinking")
+        if not payload["done"]:
+            chunk.blank = not (chunk.text or chunk.reasoning)
+            return
+        chunk.done = True
+        chunk.finish_reason = finish_reason(payload.get("done_reason"))
+        chunk.usage = _usage(as_count(payload.get("prompt_eval_count")), as_count(payload.get("eval_count")))
+        chunk.server_timings = {name: payload[name] for name in _DURATIONS if name in payload} or None
 
 
-class OllamaChat(DialectDefaults):
+class OllamaChat(OllamaGenerate):
     """The prompt is one user message, or the messages of the request."""
 
     name = "ollama-chat"
     path = "/api/chat"
-    rooted = True
-    protocol = "ndjson"
     message_roles = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        require_text(self.name, request, options)
+    def prompt(self, request: PlannedRequest) -> dict[str, Any]:
         asked = request.messages
         if asked is None:
-            prompt = {"messages": [{"role": "user", "content": text_prompt(request)}]}
-            return _encoded(self.name, prompt, request, options)
-        where = asked.place or f"request {request.index}"
+            return {"messages": [{"role": "user", "content": text_prompt(request)}]}
         tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
-        return _encoded(self.name, {"messages": _messages(asked, where), **tools}, request, options)
+        return {"messages": _messages(asked, asked.place or f"request {request.index}"), **tools}
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        return _decoded(event, "message")
+    def output(self, payload: dict[str, Any]) -> tuple[Any, str]:
+        return payload.get("message"), "content"
 
 
 def _messages(asked: MessageArray, where: str) -> list[dict[str, Any]]:
@@ -223,38 +233,6 @@ def _messages(asked: MessageArray, where: str) -> list[dict[str, Any]]:
     return said
 
 
-def _encoded(name: str, prompt: dict[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
-    refuse_ignore_eos(name, options)
-    sampling = {"num_predict": request.max_tokens, "temperature": request.temperature}
-    body = {"model": options.model, **prompt, "stream": True, "options": sampling}
-    return write_body(body, request, options)
-
-
-def _decoded(event: SSEEvent, message: str | None) -> Chunk:
-    """The chunk of one line. ``message``: the key of the object with the output; ``None``: the output is in
-    the line itself."""
-    chunk = Chunk(event.stamp_ns, event.read_index)
-    payload = payload_of(event, chunk)
-    if payload is None or read_error(chunk, payload):
-        return chunk
-    source = payload if message is None else payload.get(message)
-    if payload.get("done").__class__ is not bool:
-        chunk.problem = "a line without done, which every line of Ollama has"
-        return chunk
-    chunk.choice = 0
-    if source.__class__ is dict:
-        chunk.calls = tuple(_calls(source))
-        called = "".join([call.name + call.arguments for call in chunk.calls])
-        chunk.text = text_in(source, "response" if message is None else "content") + called
-        chunk.called = len(called)
-        chunk.reasoning = text_in(source, "thinking")
-    if payload["done"]:
-        _read_end(chunk, payload)
-    else:
-        chunk.blank = not (chunk.text or chunk.reasoning)
-    return chunk
-
-
 def _calls(message: dict[str, Any]) -> Iterator[CallDelta]:
     """The tool calls of a message, which come whole: name and arguments. Newer servers number them."""
     calls = message.get("tool_calls")
@@ -263,12 +241,3 @@ def _calls(message: dict[str, Any]) -> Iterator[CallDelta]:
         if function.__class__ is dict:
             name, arguments = text_in(function, "name"), written(function, "arguments")
             yield CallDelta(as_count(function.get("index")), name, arguments, text_in(call, "id"))
-
-
-def _read_end(chunk: Chunk, payload: dict[str, Any]) -> None:
-    chunk.done = True
-    chunk.finish_reason = finish_reason(payload.get("done_reason"))
-    usage = Usage(as_count(payload.get("prompt_eval_count")), as_count(payload.get("eval_count")))
-    chunk.usage = None if usage == Usage() else usage
-    durations = {name: payload[name] for name in _DURATIONS if name in payload}
-    chunk.server_timings = durations or None

@@ -6,26 +6,24 @@ The events have types, and the last is ``response.completed``, ``.incomplete`` o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_llmbench.model.messages import Message
-from pytest_llmbench.model.reply_checks import is_strict, schema_of, tools_of
+from pytest_llmbench.model.reply_checks import is_strict, tools_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import (
     CallDelta,
     Chunk,
     as_count,
     finish_reason,
-    payload_of,
     read_error,
     set_error,
     text_in,
     type_of,
 )
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.openai_chat import own_prompt, read_timings, read_usage, write_body
-from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.dialect import EncodeOptions, JsonDialect
+from pytest_llmbench.wire.openai_chat import asked_form, own_prompt, read_timings, read_usage
 
 _ARGUMENTS = "response.function_call_arguments.delta"
 _TEXT_DELTAS = frozenset(
@@ -43,7 +41,7 @@ TERMINAL = frozenset({"response.completed", "response.incomplete", "response.fai
 """Types of the events that end a response."""
 
 
-class OpenAIResponses(DialectDefaults):
+class OpenAIResponses(JsonDialect):
     """The prompt is the input as text, or the messages of the request. Reads what OpenAI, vLLM and gateways
     stream."""
 
@@ -53,34 +51,47 @@ class OpenAIResponses(DialectDefaults):
     structured_output = True
     message_roles = True
 
-    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        return write_body(self.fields(request, options), request, options)
-
     def fields(self, request: PlannedRequest, options: EncodeOptions) -> dict[str, Any]:
-        """The fields of the request body, without those that the run adds.
-
-        :raises GeneratorError: token ids are to be sent.
-        """
-        require_text(self.name, request, options)
-        body: dict[str, Any] = {
+        return {
             "model": options.model,
             **_prompt(request),
             "stream": True,
             "store": False,
             "max_output_tokens": request.max_tokens,
             "temperature": request.temperature,
-            **_asked_form(request),
+            **asked_form(request, _flat, "required", "none", _schema_form),
         }
-        if options.ignore_eos:
-            body["ignore_eos"] = True
-        return body
 
-    def decode(self, event: SSEEvent) -> Chunk:
-        chunk = Chunk(event.stamp_ns, event.read_index)
-        payload = payload_of(event, chunk)
-        if payload is not None:
-            _read(chunk, payload, event.event)
-        return chunk
+    def read(self, chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
+        kind = type_of(payload, event_name)
+        if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
+            # Items of one response are parts of one answer, not choices.
+            chunk.choice = 0
+            delta = payload.get("delta")
+            if delta.__class__ is not str:
+                chunk.problem = f"a delta that is not text but {delta.__class__.__name__}"
+            elif kind in _REASONING_DELTAS:
+                chunk.reasoning = delta
+            else:
+                chunk.text = delta
+            chunk.blank = delta == ""
+            if kind == _ARGUMENTS and chunk.text:
+                number, identity = as_count(payload.get("output_index")), text_in(payload, "item_id")
+                chunk.calls = (CallDelta(number, "", chunk.text, identity),)
+                chunk.called = len(chunk.text)
+        elif kind == "response.output_item.added":
+            item = payload.get("item")
+            if name := text_in(item, "name"):
+                number = as_count(payload.get("output_index"))
+                chunk.calls = (CallDelta(number, name, identity=text_in(item, "id")),)
+        elif kind in TERMINAL:
+            _read_end(chunk, payload.get("response"), kind)
+        elif not read_error(chunk, payload):
+            if event_name == "error":
+                set_error(chunk, payload)
+            elif not kind.startswith("response.") and event_name == "message":
+                chunk.problem = "an event without a type of the Responses API"
+        read_timings(chunk, payload)
 
 
 def _prompt(request: PlannedRequest) -> dict[str, Any]:
@@ -105,59 +116,17 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         yield {"type": "function_call", **told}
 
 
-def _asked_form(request: PlannedRequest) -> dict[str, Any]:
-    """The fields that ask for structured output. Tools are flat here."""
-    asked = request.structured
-    if asked is None:
-        return {}
+def _flat(tools: str) -> list[dict[str, Any]]:
     # Strict unless it is said otherwise, which not every schema can be.
-    tools = [
+    return [
         {"type": "function", "strict": is_strict(tool["function"]["parameters"]), **tool["function"]}
-        for tool in tools_of(asked.tools)
+        for tool in tools_of(tools)
     ]
-    given = {"tools": tools} if tools else {}
-    if asked.calls:
-        return {**given, "tool_choice": "required"}
-    schema = schema_of(asked.schema)
+
+
+def _schema_form(schema: Mapping[str, Any]) -> dict[str, Any]:
     form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": is_strict(schema)}
-    choice = {"tool_choice": "none"} if tools else {}
-    return {**given, **choice, "text": {"format": form}}
-
-
-def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
-    kind = type_of(payload, event_name)
-    if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
-        _read_delta(chunk, payload, reasons=kind in _REASONING_DELTAS)
-        if kind == _ARGUMENTS and chunk.text:
-            number, identity = as_count(payload.get("output_index")), text_in(payload, "item_id")
-            chunk.calls = (CallDelta(number, "", chunk.text, identity),)
-            chunk.called = len(chunk.text)
-    elif kind == "response.output_item.added":
-        item = payload.get("item")
-        if name := text_in(item, "name"):
-            number = as_count(payload.get("output_index"))
-            chunk.calls = (CallDelta(number, name, identity=text_in(item, "id")),)
-    elif kind in TERMINAL:
-        _read_end(chunk, payload.get("response"), kind)
-    elif not read_error(chunk, payload):
-        if event_name == "error":
-            set_error(chunk, payload)
-        elif not kind.startswith("response.") and event_name == "message":
-            chunk.problem = "an event without a type of the Responses API"
-    read_timings(chunk, payload)
-
-
-def _read_delta(chunk: Chunk, payload: dict[str, Any], *, reasons: bool) -> None:
-    # Items of one response are parts of one answer, not choices.
-    chunk.choice = 0
-    delta = payload.get("delta")
-    if delta.__class__ is not str:
-        chunk.problem = f"a delta that is not text but {delta.__class__.__name__}"
-    elif reasons:
-        chunk.reasoning = delta
-    else:
-        chunk.text = delta
-    chunk.blank = delta == ""
+    return {"text": {"format": form}}
 
 
 def _read_end(chunk: Chunk, response: Any, kind: str) -> None:
