@@ -110,13 +110,14 @@ class Dispatcher:
 def last_moved_ns(in_flight: Collection[Exchange]) -> int | None:
     """The last instant at which a part of a response under way arrived; None where no response is under
     way."""
-    return max((exchange.stamps[-1] for exchange in in_flight if _flows(exchange)), default=None)
-
-
-def _flows(exchange: Exchange) -> bool:
-    """Whether a response is coming in that is no error page."""
-    return bool(exchange.stamps) and (
-        exchange.status is None or exchange.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return max(
+        (
+            exchange.stamps[-1]
+            for exchange in in_flight
+            # An error page is no response that could go on.
+            if exchange.stamps and (exchange.status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR
+        ),
+        default=None,
     )
 
 
@@ -213,7 +214,9 @@ class Barrier:
             self._held.append(dispatcher.dispatch(self._next(), now_ns, holds=True))
             if not len(self._held) % _AT_ONCE:
                 await asyncio.sleep(0)  # lets connections open, and refusals be read
-        while any(map(_on_its_way, self._held)) and self._clock.monotonic_ns() < until_ns:
+        while self._clock.monotonic_ns() < until_ns and any(
+            each.end is None and (each.release is None or each.sending_ns is not None) for each in self._held
+        ):
             await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(SETTLE_S)
 
@@ -234,7 +237,3 @@ class Barrier:
         job = self._supply.take()
         assert isinstance(job, PreparedRequest)  # a plan of sessions is refused
         return job
-
-
-def _on_its_way(exchange: Exchange) -> bool:
-    return exchange.end is None and (exchange.release is None or exchange.sending_ns is not None)

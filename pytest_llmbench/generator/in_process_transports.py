@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
+from pytest_llmbench.generator.http.transport import End, Exchange, Stamping, TaskChannel
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import EncodeOptions
@@ -27,19 +27,6 @@ from pytest_llmbench.wire.openai_chat import (
 )
 
 _CLOSE_S = 5.0
-
-
-class _Call:
-    """The task that works on an exchange; the exchange's channel."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
-
-    def inspect(self) -> None:
-        """Do nothing: nothing waits unparsed."""
-
-    def abandon(self) -> None:
-        self._task.cancel()
 
 
 class TaskTransport(ABC):
@@ -75,7 +62,7 @@ class TaskTransport(ABC):
 
     def send(self, exchange: Exchange) -> None:
         task = asyncio.get_running_loop().create_task(self._carried(exchange))
-        exchange.channel = _Call(task)
+        exchange.channel = TaskChannel(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -104,17 +91,13 @@ class TaskTransport(ABC):
             await self.carry(exchange)
         except asyncio.CancelledError:
             # Ours by a deadline, and then the exchange has ended; else the code gave itself up.
-            if exchange.end is None and not _is_being_cancelled():
+            task = asyncio.current_task()
+            if exchange.end is None and not (task is not None and task.cancelling()):
                 self.failed(exchange, asyncio.CancelledError("the call cancelled itself"))
                 return
             raise
         except BaseException as error:  # noqa: BLE001 - sys.exit() in the code must not end this loop's thread
             self.failed(exchange, error)
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def words(error: BaseException) -> str:
@@ -330,7 +313,9 @@ class CallableTransport(TaskTransport):
     async def carry(self, exchange: Exchange) -> None:
         body = orjson.loads(exchange.request.wire.partition(b"\r\n\r\n")[2])
         exchange.status, exchange.headers = 200, _HEADERS
-        made = self._call(**self._arguments(body))
+        taken = self._parameters
+        given = {name: body[name] for name in body if name not in _OURS and (taken is None or name in taken)}
+        made = self._call(**given)
         pieces: AsyncIterator[Any] = await made if inspect.isawaitable(made) else made
         counted = _Count()
         async for piece in pieces:
@@ -346,12 +331,6 @@ class CallableTransport(TaskTransport):
         said = {"error": {"message": words(error), "type": type(error).__name__}}
         self.arrived(exchange, _event(said), self.now_ns())
         self.finish(exchange, End.COMPLETE)
-
-    def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        given = {name: value for name, value in body.items() if name not in _OURS}
-        if self._parameters is None:
-            return given
-        return {name: value for name, value in given.items() if name in self._parameters}
 
 
 class _Count:

@@ -144,11 +144,19 @@ class JobLoop:
             ahead_s = max(0, self._last_ns - self._clock.monotonic_ns()) / 1e9
             timer = asyncio.get_running_loop().call_later(ahead_s, self._ring)
         try:
-            await self._start()
+            if not self._slots:
+                self._begin_next(self._start_ns)
+            for slot in range(self._slots):
+                self._begin_next(self._start_ns, self._start_ns)
+                if slot % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)  # lets the first answers be read
             while (alone := self._waiting) is not None:  # nothing else can become due in the meantime
                 due_ns = self._last_start_ns
-                if self._free_ns is not None:
-                    due_ns = await self._place_ns(self._free_ns, due_ns)
+                if (free_ns := self._free_ns) is not None:
+                    while not free_ns:
+                        self._changed.clear()
+                        await self._changed.wait()
+                    due_ns = max(due_ns, free_ns.popleft())
                 await self._pacer.until(due_ns)
                 self._waiting = None
                 self._send_alone(alone, due_ns)
@@ -171,15 +179,6 @@ class JobLoop:
             if timer is not None:
                 timer.cancel()
         return self._clock.monotonic_ns() if self._ended_ns is None else self._ended_ns
-
-    async def _start(self) -> None:
-        """Fill the slots, or wait for the first start of an open loop."""
-        if not self._slots:
-            self._begin_next(self._start_ns)
-        for slot in range(self._slots):
-            self._begin_next(self._start_ns, self._start_ns)
-            if slot % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # lets the first answers be read
 
     @property
     def _goes_on(self) -> bool:
@@ -265,13 +264,6 @@ class JobLoop:
         assert self._free_ns is not None
         self._free_ns.append(ended.finished_ns)
         self._changed.set()
-
-    async def _place_ns(self, free_ns: deque[int], arrived_ns: int) -> int:
-        """The instant at which a request that arrives then may be sent, once that is known."""
-        while not free_ns:
-            self._changed.clear()
-            await self._changed.wait()
-        return max(arrived_ns, free_ns.popleft())
 
     def _ring(self) -> None:
         """End the load: the duration has passed."""

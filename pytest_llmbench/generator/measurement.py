@@ -5,32 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
-from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
+from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport
-from pytest_llmbench.generator.limits import exhaustion_remedy
+from pytest_llmbench.generator.limits import LoadLimits, exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import Progress, describe_loop
 from pytest_llmbench.generator.loops import BehindScheduleError
 from pytest_llmbench.generator.records.spool import RowLog
 from pytest_llmbench.generator.reply_reader import DecodeQueue, Steps
 from pytest_llmbench.generator.selfcheck import (
-    Counters,
     Heartbeat,
     HostCpu,
     SleepWatch,
     context_switches,
+    of_loop_lags,
     switches_since,
 )
-from pytest_llmbench.model.observation import TIME_IS_UP
-from pytest_llmbench.model.plan import Deadlines
+from pytest_llmbench.model.observation import TIME_IS_UP, SelfCheck
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord
-from pytest_llmbench.stats.failing import Cut, FailureWatch
+from pytest_llmbench.stats.failing import FailureWatch, look_taker
 from pytest_llmbench.timing import Clock, quiet_gc
-
-if TYPE_CHECKING:
-    from pytest_llmbench.stats.looks import LookTaker
 
 T = TypeVar("T")
 
@@ -71,63 +69,53 @@ class Measurement:
     def __init__(
         self,
         *,
+        plan: LoadPlan,
         load: LoadLoop,
-        planned: int,
         transport: Transport,
         clock: Clock,
-        deadlines: Deadlines,
         connections: int,
         decode: Callable[[Exchange], Steps],
         decode_at_once: Callable[[Exchange], RequestRecord | None] = lambda _: None,
         on_record: OnRecord | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         session_deadline_ns: int | None = None,
-        most_s: float | None = None,
-        watch: FailureWatch | None = None,
-        looks: LookTaker | None = None,
         hold: Hold | None = None,
         gate: Gate | None = None,
         rows: RowLog | None = None,
-        most_reply_bytes: int,
+        limits: LoadLimits,
         reads_at_once: bool = False,
     ) -> None:
         """``decode_at_once``: the ``at_once`` of :class:`DecodeQueue`. ``reads_at_once``: replies do not wait
         to be read, since later requests are made of them."""
-        self._load, self._planned = load, planned
+        self._load, self._planned = load, plan.requests
         self._transport, self._clock = transport, clock
-        self._deadlines, self._most_reply_bytes = deadlines, most_reply_bytes
+        self._deadlines, self._most_reply_bytes = plan.deadlines, limits.most_reply_bytes
         self._on_record, self._on_progress = on_record, on_progress
         self._wanted_connections, self._session_deadline_ns = connections, session_deadline_ns
-        self._most_ns = None if most_s is None else round(most_s * 1e9)
+        self._most_ns = None if plan.most_s is None else round(plan.most_s * 1e9)
         self._dispatcher = Dispatcher(transport, clock, self._ended)
-        self._decoding = self._decode_queue(decode, decode_at_once, reads_at_once=reads_at_once)
+        in_flight = self._dispatcher.in_flight
+        self._decoding = DecodeQueue(
+            decode,
+            self._deliver,
+            clock,
+            at_once=decode_at_once,
+            # As many may wait as are in flight, since streams that began together end together; where replies
+            # are read at once not even the one that is being read.
+            may_wait=lambda: -1 if reads_at_once else len(in_flight),
+            busy=lambda: transport.busy,
+        )
         self._heartbeat = Heartbeat(clock, self._chores)
         self._sleep: SleepWatch | None = None
-        self._watch, self._looks, self._hold, self._gate = watch, looks, hold, gate
+        self._watch, self._looks = FailureWatch.of(plan, limits.patient_ns), look_taker(plan)
+        self._hold, self._gate = hold, gate
         self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self._told_ns = self._ok = 0
         self.records = RowLog() if rows is None else rows
-        self.counters = Counters()
-
-    def _decode_queue(
-        self,
-        decode: Callable[[Exchange], Steps],
-        at_once: Callable[[Exchange], RequestRecord | None],
-        *,
-        reads_at_once: bool,
-    ) -> DecodeQueue:
-        """The queue that decodes replies. As many of them may wait as requests are in flight: streams that
-        began together end together."""
-        in_flight, transport = self._dispatcher.in_flight, self._transport
-        return DecodeQueue(
-            decode,
-            self._deliver,
-            self._clock,
-            at_once=at_once,
-            may_wait=lambda: -1 if reads_at_once else len(in_flight),  # not even the one that is being read
-            busy=lambda: transport.busy,
-        )
+        self._reads = 0
+        self.selfcheck = SelfCheck()
+        """What was counted while the plan was running; records and clock tell the rest."""
 
     async def run(self) -> None:
         """Run the plan.
@@ -141,15 +129,24 @@ class Measurement:
         beat = loop.create_task(self._heartbeat.beat())
         beat.add_done_callback(self._beat_ended)
         try:
-            await self._unless_stopped(self._prewarm())
+            ready = await self._unless_stopped(
+                self._transport.prewarm(self._wanted_connections, self._deadlines.connect_s)
+            )
             with quiet_gc() as collector:
                 await self._measured()
-            self.counters.gc_collections = collector.count
+            self.selfcheck = replace(
+                self.selfcheck, gc_collections=collector.count, connections_prewarmed=ready or 0
+            )
         finally:
             beat.cancel()
             loop.set_exception_handler(None)
         if self._failure is not None:
-            raise self._as_generator_error(self._failure)
+            if isinstance(self._failure, GeneratorError | SuiteError):  # such as a request of the suite's
+                raise self._failure
+            raise GeneratorError(
+                f"the measurement was broken off: {type(self._failure).__name__}: {self._failure}",
+                remedy="requests measured until then have been handed on; the traceback shows the cause",
+            ) from self._failure
         self._tell(self.ended_ns)
 
     def stop(self, reason: str) -> None:
@@ -171,10 +168,6 @@ class Measurement:
 
     # The course of a plan.
 
-    async def _prewarm(self) -> None:
-        ready = await self._transport.prewarm(self._wanted_connections, self._deadlines.connect_s)
-        self.counters.connections_prewarmed = ready
-
     async def _measured(self) -> None:
         if self._hold is not None:
             await self._unless_stopped(self._hold(self._dispatcher))
@@ -191,18 +184,23 @@ class Measurement:
         await self._drain()
         self._check_sleep()
         self.ended_ns = self._clock.monotonic_ns()
-        self.counters.loop_lags_ns = self._heartbeat.lags_ns
-        self.counters.cpu_ns = time.process_time_ns() - cpu_ns
-        self.counters.switches = switches_since(switches)
-        self.counters.wall_ns = self.ended_ns - self.started_ns
-        after = HostCpu.now()
-        self.counters.waited_for_core_share = after.waited_share(host, self.counters.wall_ns)
-        self.counters.stolen_share = after.stolen_share(host)
-        self.counters.connections_opened = self._transport.opened - opened
-        self.counters.peak_in_flight = self._dispatcher.peak_in_flight
-        self.counters.event_loop = describe_loop(asyncio.get_running_loop())
-        self.counters.transport = self._transport.name
-        self.counters.stamping = self._transport.stamping.since(stamping)
+        cpu_ns, after = time.process_time_ns() - cpu_ns, HostCpu.now()
+        wall_ns = self.ended_ns - self.started_ns
+        voluntary, involuntary = switches_since(switches) or (None, None)
+        self.selfcheck = SelfCheck(
+            **of_loop_lags(self._heartbeat.lags_ns),
+            cpu_share=cpu_ns / wall_ns if wall_ns > 0 else None,
+            reads=self._reads,
+            connections_opened=self._transport.opened - opened,
+            peak_in_flight=self._dispatcher.peak_in_flight,
+            event_loop=describe_loop(asyncio.get_running_loop()),
+            transport=self._transport.name,
+            voluntary_switches=voluntary,
+            involuntary_switches=involuntary,
+            **self._transport.stamping.since(stamping).figures(self._reads),
+            waited_for_core_share=after.waited_share(host, wall_ns),
+            stolen_share=after.stolen_share(host),
+        )
         if self._failure is None:
             await self._decoding.join()
         if self.records.last_finished_ns is not None:
@@ -251,7 +249,7 @@ class Measurement:
     # What happens on the way.
 
     def _ended(self, exchange: Exchange) -> None:
-        self.counters.reads += len(exchange.stamps)
+        self._reads += len(exchange.stamps)
         if exchange.end is _EXHAUSTED:
             self.fail(
                 GeneratorError(
@@ -311,11 +309,8 @@ class Measurement:
         if self._work is None and not (watch.eager and in_flight):
             return  # all is sent: there is nothing to end early
         cut = watch.judge(len(in_flight), last_moved_ns(in_flight), now_ns)
-        if cut is not None:
-            self._cut(cut)
-
-    def _cut(self, cut: Cut) -> None:
-        """End the load, because the SUT has failed."""
+        if cut is None:
+            return
         if cut.is_result:
             self.stopped = cut.reason
         elif self.interrupted is None:
@@ -329,6 +324,8 @@ class Measurement:
         self._told_ns = now_ns
         if self._on_progress is None:
             return
+        # Only a share of a load begins at a gate, and has somebody who watches over several workers.
+        moved_ns = None if self._gate is None else last_moved_ns(self._dispatcher.in_flight)
         progress = Progress(
             submitted=self._dispatcher.submitted,
             ok=self._ok,
@@ -336,21 +333,13 @@ class Measurement:
             in_flight=len(self._dispatcher.in_flight),
             planned=max(self._planned, self._dispatcher.submitted),
             elapsed_s=max(0, now_ns - self.started_ns) / 1e9 if self.started_ns else 0.0,
-            still_s=self._still_s(now_ns),
+            still_s=None if moved_ns is None else (now_ns - moved_ns) / 1e9,
         )
         try:
             self._on_progress(progress)
         except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
             self._on_progress = None
             self.fail(error)
-
-    def _still_s(self, now_ns: int) -> float | None:
-        """Seconds since a request in flight last made progress, for whoever watches over several workers.
-
-        None unless this is a share of a load, which begins at a gate.
-        """
-        moved_ns = last_moved_ns(self._dispatcher.in_flight) if self._gate is not None else None
-        return None if moved_ns is None else (now_ns - moved_ns) / 1e9
 
     def _beat_ended(self, beat: asyncio.Task[None]) -> None:
         if not beat.cancelled() and (error := beat.exception()) is not None:
@@ -360,14 +349,3 @@ class Measurement:
         """Handle an error that nobody caught in the loop: a callback of ours raised."""
         error = context.get("exception")
         self.fail(error if isinstance(error, Exception) else GeneratorError(str(context.get("message"))))
-
-    @staticmethod
-    def _as_generator_error(error: BaseException) -> LLMBenchError:
-        if isinstance(error, GeneratorError | SuiteError):  # a request that cannot be encoded is the suite's
-            return error
-        failure = GeneratorError(
-            f"the measurement was broken off: {type(error).__name__}: {error}",
-            remedy="requests measured until then have been handed on; the traceback shows the cause",
-        )
-        failure.__cause__ = error
-        return failure

@@ -130,7 +130,11 @@ class ReplyReader:
             return record
         if 200 <= status < 300:
             headers = _headers(exchange)
-            if _is_compressed(headers, record):
+            coding = (header(headers, "content-encoding") or "identity").lower()
+            if coding != "identity":
+                record.outcome = Outcome.UNDECODABLE
+                told = f"the reply is compressed ({shorten(coding, 40)})"
+                record.error = f"{told} although the client requested identity"
                 return record
             if exchange.request.results_asked is None:
                 yield from self._read_stream(exchange, headers, record)
@@ -145,7 +149,14 @@ class ReplyReader:
     def _recognised(self, exchange: Exchange, known: KnownReply) -> RequestRecord:
         """The record of a response that was recognised, not parsed."""
         request, stamps, told = exchange.request, exchange.stamps, known.summary
-        first_event_ns, instants, reads = _instants(exchange, known)
+        first_event_ns, reads = stamps[0], 1
+        instants: Sequence[int]
+        if len(stamps) == 1:
+            instants = stamps * known.count
+        else:
+            ends = list(accumulate(map(len, exchange.unparsed)))
+            instants, reads = instants_of(known.line_ends(), known.count, ends, stamps)
+            first_event_ns = stamps[bisect_left(ends, known.first_line_end + 1)]
         input_tokens = told.input_tokens
         return RequestRecord(
             index=request.index, request_id=request.request_id, phase=self.phase,
@@ -286,27 +297,6 @@ class ReplyReader:
         if request.sent_tokens is not None or self.count_text is None or prompt is None:
             return request.sent_tokens
         return self.count_text(prompt)
-
-
-def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:
-    """The instant of the first event, those of the text events, and the number of reads that brought the text
-    events."""
-    stamps = exchange.stamps
-    if len(stamps) == 1:
-        return stamps[0], stamps * known.count, 1
-    read_ends = list(accumulate(map(len, exchange.unparsed)))
-    instants, reads = instants_of(known.line_ends(), known.count, read_ends, stamps)
-    return stamps[bisect_left(read_ends, known.first_line_end + 1)], instants, reads
-
-
-def _is_compressed(headers: dict[str, str], record: RequestRecord) -> bool:
-    """Whether the reply is compressed and so cannot be read; the record then says so."""
-    coding = (header(headers, "content-encoding") or "identity").lower()
-    if coding == "identity":
-        return False
-    record.outcome = Outcome.UNDECODABLE
-    record.error = f"the reply is compressed ({shorten(coding, 40)}) although the client requested identity"
-    return True
 
 
 @cache

@@ -6,10 +6,10 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
@@ -35,7 +35,7 @@ from pytest_llmbench.generator.prepared import Prepare, PreparedJobs, PreparedRe
 from pytest_llmbench.generator.records.spool import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
-from pytest_llmbench.generator.selfcheck import self_check
+from pytest_llmbench.generator.selfcheck import of_records
 from pytest_llmbench.http_client import OF_HTTP, numbered_ids
 from pytest_llmbench.model.facts import (
     ClockFact,
@@ -51,7 +51,6 @@ from pytest_llmbench.model.plan import Load, LoadPlan
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import SESSION_HEADER, PlannedRequest
 from pytest_llmbench.registry import load, required, transport_for
-from pytest_llmbench.stats.failing import FailureWatch, look_taker
 from pytest_llmbench.timing import Clock, MonotonicClock, anchor, best_alarm, resolution_ns, stepped_ns
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import (
@@ -127,9 +126,8 @@ class LoadGenerator:
         self._session_deadline_ns = session_deadline_ns
         self._loop_factory, self._limits = loop_factory, limits or LoadLimits()
         self._gate, self._keeps = gate, keeps
-        way = _way_to(target, dialect, model, session_header)
-        self._dialect, self._head = way.dialect, way.head
-        self._transport = transport or way.transport(self._clock, kernel_stamps)
+        self._dialect, self._head, transport_of = _way_to(target, dialect, model, session_header)
+        self._transport = transport or transport_of(self._clock, kernel_stamps)
         self._thread = thread
         self._busy = threading.Lock()
         self._measurement: Measurement | None = None
@@ -197,52 +195,42 @@ class LoadGenerator:
         supply = PreparedJobs(sessions_of(planned) if of_sessions else planned, self._preparer(plan))
         if supply.live:
             self._answers = LiveAnswers()
-        load, hold, connections = self._load_of(plan, supply, count)
+        sending = self._load_of(plan, supply, count)
         taken_at = anchor(self._clock)
         rows = RowLog(keeps=self._keeps)
         try:
-            measurement = self._execute(plan, load, hold, connections, rows, on_record)
+            measurement = self._execute(self._measure(plan, sending, rows, on_record))
             records = rows.records()
             set_ns = stepped_ns(taken_at, anchor(self._clock))
         finally:
             rows.close()
-        counters = measurement.counters
-        counters.clock = self._clock.name
-        counters.clock_resolution_ns = resolution_ns(self._clock)
+        clock_resolution_ns = resolution_ns(self._clock)
+        # Of a share of a load there is no digest: whoever dealt it knows the sequence.
+        sent = supply.begun if of_sessions else measurement.submitted
+        digest = "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
         return Observation(
             plan=plan,
             records=records,
             started_ns=measurement.started_ns,
             ended_ns=measurement.ended_ns,
             anchor=taken_at,
-            selfcheck=self_check(plan.load, records, counters),
+            selfcheck=replace(
+                measurement.selfcheck,
+                clock=self._clock.name,
+                clock_resolution_ns=clock_resolution_ns,
+                **of_records(plan.load, records),
+            ),
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
-            sequence_sha256=self._digest(plan, supply.begun if of_sessions else measurement.submitted),
-            facts=self._facts(plan.load, counters.clock_resolution_ns, set_ns),
+            sequence_sha256=digest,
+            facts=self._facts(plan.load, clock_resolution_ns, set_ns),
             load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
             stopped=measurement.stopped,
         )
 
-    def _digest(self, plan: LoadPlan, sent: int) -> str:
-        """The digest of the requests that were sent; empty for a worker's share of a load.
-
-        A share of a load has none: whoever dealt it knows the sequence.
-        """
-        return "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
-
-    def _execute(
-        self,
-        plan: LoadPlan,
-        load: LoadLoop,
-        hold: Hold | None,
-        connections: int,
-        rows: RowLog,
-        on_record: OnRecord | None,
-    ) -> Measurement:
+    def _execute(self, work: Coroutine[Any, Any, Measurement]) -> Measurement:
         if self._thread is None:
             self._thread = LoopThread(self._loop_factory)
-        work = self._measure(plan, load, hold, connections, rows, on_record)
         done = self._done = self._thread.submit(work)
         try:
             return result_of(done)
@@ -258,12 +246,11 @@ class LoadGenerator:
     async def _measure(
         self,
         plan: LoadPlan,
-        load: LoadLoop,
-        hold: Hold | None,
-        connections: int,
+        sending: tuple[LoadLoop, Hold | None, int],
         rows: RowLog,
         on_record: OnRecord | None,
     ) -> Measurement:
+        load, hold, connections = sending
         reader = ReplyReader(
             self._dialect,
             plan.phase,
@@ -274,24 +261,20 @@ class LoadGenerator:
             on_text=None if self._answers is None else self._answers.keep_text,
         )
         measurement = Measurement(
+            plan=plan,
             load=load,
-            planned=plan.requests,
             transport=self._transport,
             clock=self._clock,
-            deadlines=plan.deadlines,
             connections=connections,
             decode=reader.steps,
             decode_at_once=reader.at_once,
             on_record=on_record,
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
-            most_s=plan.most_s,
-            watch=FailureWatch.of(plan, self._limits.patient_ns),
-            looks=look_taker(plan),
             hold=hold,
             gate=self._gate,
             rows=rows,
-            most_reply_bytes=self._limits.most_reply_bytes,
+            limits=self._limits,
             reads_at_once=self._answers is not None,
         )
         self._measurement = measurement
@@ -331,12 +314,7 @@ class LoadGenerator:
         document = self._dialect if isinstance(self._dialect, NonGenerativeDialect) else None
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
-            if planned.media and not self._dialect.media:
-                raise SuiteError(
-                    f"{self._dialect.name} carries no images, sounds or videos",
-                    where=f"request {planned.index}",
-                    remedy="measure over openai-chat, or with a workload of text alone",
-                )
+            self._refuse_unsendable(planned)
             if planned.reads_answers and self._answers is not None:
                 planned = self._answers.asked(planned)
             self._asks_form |= planned.structured is not None
@@ -370,7 +348,23 @@ class LoadGenerator:
                 model=planned.model,
             )
 
-        return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)
+        return prepare
+
+    def _refuse_unsendable(self, planned: PlannedRequest) -> None:
+        name = self._dialect.name
+        if planned.media and not self._dialect.media:
+            raise SuiteError(
+                f"{name} carries no images, sounds or videos",
+                where=f"request {planned.index}",
+                remedy="measure over openai-chat, or with a workload of text alone",
+            )
+        if not self._dialect.text_replies and planned.turn is not None and planned.turn.live:
+            # The history would lack the answers, and nobody would see it.
+            raise SuiteError(
+                f"{name} answers in token ids, without text, so live answers cannot be read",
+                where="--llm-endpoint",
+                remedy='leave answers="live" out of the workload, or measure over an API of text',
+            )
 
     def _load_of(self, plan: LoadPlan, supply: PreparedJobs, count: int) -> tuple[LoadLoop, Hold | None, int]:
         """The load that sends the plan, what holds its requests back, and how many connections to open before
@@ -444,43 +438,20 @@ class LoadGenerator:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How a target is reached: the dialect, the form of requests, the transport."""
-
-    dialect: Dialect
-    head: Head
-    transport: Callable[[Clock, bool], Transport]
-    """Makes the transport. The second argument: whether to use the kernel's stamps."""
-
-
-def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -> _Way:
-    """How to reach the target over HTTP or by an extra. Raises SuiteError for a dialect that has no form for
-    that."""
+def _way_to(
+    target: Target, dialect: Dialect, model: str, session_header: str
+) -> tuple[Dialect, Head, Callable[[Clock, bool], Transport]]:
+    """How to reach the target over HTTP or by an extra: the dialect, the form of requests, and what makes the
+    transport; its second argument: whether to use the kernel's stamps. Raises SuiteError for a dialect that
+    has no form for that."""
     path = path_for(dialect, model)
     if target.http2:
         carry = load(required("http/2", "--llm-http").carry)
-        return _Way(dialect, *carry(target, dialect, path, session_header))
+        return dialect, *carry(target, dialect, path, session_header)
     if target.scheme not in OF_HTTP:
         spoken = dialect_at(target.url, dialect.name)
         further = transport_for(target.scheme)
         assert further is not None  # its dialect is spoken
-        return _Way(spoken, *load(further.carry)(target, spoken, path, session_header))
+        return spoken, *load(further.carry)(target, spoken, path, session_header)
     head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
-    return _Way(dialect, head, lambda clock, kernel: http1_transport(target, clock, kernel_stamps=kernel))
-
-
-def _refusing_live(prepare: Prepare, name: str) -> Prepare:
-    """``prepare`` for a dialect of token ids: raises SuiteError for a turn that reads live answers. Without
-    this the history would lack the answers, and nobody would see it."""
-
-    def checked(planned: PlannedRequest) -> PreparedRequest:
-        if planned.turn is not None and planned.turn.live:
-            raise SuiteError(
-                f"{name} answers in token ids, without text, so live answers cannot be read",
-                where="--llm-endpoint",
-                remedy='leave answers="live" out of the workload, or measure over an API of text',
-            )
-        return prepare(planned)
-
-    return checked
+    return dialect, head, lambda clock, kernel: http1_transport(target, clock, kernel_stamps=kernel)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.generator.http.transport import Stamping
-from pytest_llmbench.generator.selfcheck import Counters, context_switches, self_check, switches_since
+from pytest_llmbench.generator.http.transport import KERNEL, Stamping
+from pytest_llmbench.generator.selfcheck import context_switches, of_loop_lags, of_records, switches_since
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
@@ -29,7 +29,7 @@ def rows(lags: list[int | None]) -> Records:
 
 
 def test_send_lags_of_an_open_loop() -> None:
-    seen = self_check(OpenLoop(10.0), rows(list(range(100))), Counters())
+    seen = SelfCheck(**of_records(OpenLoop(10.0), rows(list(range(100)))))
     assert seen.send_lag_p50_ns == 50  # type 7: 49.5, rounded half to even
     assert seen.send_lag_p99_ns == 98
     assert seen.send_lag_max_ns == 99
@@ -38,55 +38,40 @@ def test_send_lags_of_an_open_loop() -> None:
 
 
 def test_tenths_go_by_the_schedule_not_by_the_sending() -> None:
-    seen = self_check(OpenLoop(10.0), rows([50_000] + [0] * 9), Counters())
+    seen = SelfCheck(**of_records(OpenLoop(10.0), rows([50_000] + [0] * 9)))
     assert (seen.send_lag_first_tenth_p50_ns, seen.send_lag_last_tenth_p50_ns) == (50_000, 0)
 
 
 def test_requests_without_a_dispatch_have_no_lag() -> None:
-    assert self_check(OpenLoop(10.0), rows([7, None]), Counters()).send_lag_max_ns == 7
-    assert self_check(OpenLoop(10.0), rows([None]), Counters()).send_lag_max_ns is None
+    assert SelfCheck(**of_records(OpenLoop(10.0), rows([7, None]))).send_lag_max_ns == 7
+    assert SelfCheck(**of_records(OpenLoop(10.0), rows([None]))).send_lag_max_ns is None
 
 
 def test_nothing_measured_is_none_and_not_zero() -> None:
-    seen = self_check(OpenLoop(10.0), Records.from_rows([]), Counters(transport="t", clock="c"))
-    assert seen == SelfCheck(transport="t", clock="c")
+    told = of_records(OpenLoop(10.0), Records.from_rows([])) | of_loop_lags([]) | Stamping().figures(0)
+    assert SelfCheck(**told) == SelfCheck()
 
 
 def test_switches_and_stamps_are_counted() -> None:
     stamping = Stamping(True, unstamped=3, distrusted=2, too_early=1, clock_steps=4)
-    seen = self_check(OpenLoop(10.0), rows([0]), Counters(reads=9, stamping=stamping, switches=(70, 8)))
-    assert (seen.voluntary_switches, seen.involuntary_switches) == (70, 8)
-    assert (seen.unstamped_reads, seen.distrusted_stamps, seen.moved_stamps, seen.clock_steps) == (3, 2, 1, 4)
+    assert stamping.figures(9) == {
+        "stamp_source": f"{KERNEL}; 5 of 9 reads in user space, 1 moved to what came before them, "
+        "4 steps of the wall clock",
+        "unstamped_reads": 3,
+        "distrusted_stamps": 2,
+        "moved_stamps": 1,
+        "clock_steps": 4,
+    }
     before = context_switches()
     assert before is not None
     assert switches_since((before[0] - 5, before[1])) >= (5, 0)  # type: ignore[operator]
     assert switches_since(None) is None
     # Where the kernel was not asked, no read lacks its stamp.
-    assert (
-        self_check(OpenLoop(10.0), rows([0]), Counters(stamping=Stamping(unstamped=3))).unstamped_reads == 0
-    )
+    assert Stamping(unstamped=3).figures(9)["unstamped_reads"] == 0
 
 
 def test_counts() -> None:
-    counters = Counters(
-        loop_lags_ns=[1] * 98 + [200, 300],
-        cpu_ns=250,
-        wall_ns=1000,
-        reads=12,
-        connections_prewarmed=3,
-        connections_opened=2,
-        gc_collections=1,
-        peak_in_flight=4,
-        clock="CLOCK_MONOTONIC",
-        clock_resolution_ns=1,
-        event_loop="uvloop",
-        transport="http/1.1",
-    )
-    seen = self_check(ClosedLoop(2), rows([5, 5, 5]), counters)
+    seen = SelfCheck(**of_records(ClosedLoop(2), rows([5, 5, 5])), **of_loop_lags([1] * 98 + [200, 300]))
     assert seen.send_lag_p50_ns is None  # a closed loop has no schedule
     assert (seen.loop_lag_p99_ns, seen.loop_lag_max_ns) == (201, 300)
-    assert seen.cpu_share == 0.25
     assert (seen.content_chunks, seen.coalesced_chunks, seen.stale_retries) == (9, 3, 1)
-    assert (seen.reads, seen.gc_collections, seen.peak_in_flight) == (12, 1, 4)
-    assert (seen.connections_prewarmed, seen.connections_opened) == (3, 2)
-    assert (seen.event_loop, seen.transport) == ("uvloop", "http/1.1")

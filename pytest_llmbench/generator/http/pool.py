@@ -17,7 +17,7 @@ from pytest_llmbench.generator.http.connection import Connection, RefusedError
 from pytest_llmbench.generator.http.links import LoopLink, SocketLink, TlsChannel, Tunnel
 from pytest_llmbench.generator.http.sockets import Sockets, kernel_times
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
+from pytest_llmbench.generator.http.transport import End, Exchange, Stamping, TaskChannel
 from pytest_llmbench.timing import Clock
 
 _LOOKS_NS = 200_000
@@ -98,7 +98,7 @@ class Pool:
     def _send_on_new(self, exchange: Exchange) -> None:
         exchange.connecting_ns = self._now()
         exchange.due_ns = 0
-        exchange.channel = _Opening(self._opener.start(self._open_and_submit(exchange)))
+        exchange.channel = TaskChannel(self._opener.start(self._open_and_submit(exchange)))
 
     async def _add_one(self) -> bool:
         try:
@@ -155,19 +155,6 @@ class Pool:
             self.busy = bool(self._seeming)
             if self.busy:
                 asyncio.get_running_loop().call_soon(self._look)
-
-
-class _Opening:
-    """The attempt to open a connection for an exchange; the exchange's channel until there is one."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
-
-    def inspect(self) -> None:
-        """Do nothing: nothing has arrived yet."""
-
-    def abandon(self) -> None:
-        self._task.cancel()
 
 
 _AT_ONCE = 64
@@ -313,7 +300,11 @@ class Opener:
         # Where IPv6 is switched off, EADDRNOTAVAIL is also the answer for [::1]: then nothing ever connected.
         out_of_ports = error.errno == errno.EADDRNOTAVAIL and self.opened > 0
         end = End.EXHAUSTED if error.errno in _NOTHING_LEFT or out_of_ports else End.UNREACHABLE
-        return end, f"cannot connect to {self.target.place}: {_reason(error)}"
+        reason = error.strerror or str(error) or type(error).__name__
+        own_words = isinstance(error, ssl.SSLError | socket.gaierror | ConnectionResetError)
+        if error.errno is not None and not own_words:  # asyncio's text names the address, but not the reason
+            reason = os.strerror(error.errno)
+        return end, f"cannot connect to {self.target.place}: {reason}"
 
     async def close(self) -> None:
         """Close all connections."""
@@ -343,10 +334,3 @@ class Opener:
 
     def hung_up(self) -> None:
         self._hang_ups += 1
-
-
-def _reason(error: OSError) -> str:
-    own_words = isinstance(error, ssl.SSLError | socket.gaierror | ConnectionResetError)
-    if error.errno is not None and not own_words:  # asyncio's text names the address, but not the reason
-        return os.strerror(error.errno)
-    return error.strerror or str(error) or type(error).__name__

@@ -3,10 +3,11 @@ exceptions."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_llmbench.generator.http.known_replies import KnownReply
 from pytest_llmbench.generator.prepared import PreparedRequest
@@ -41,17 +42,25 @@ class Stamping:
             self.clock_steps - earlier.clock_steps,
         )
 
-    def source(self, reads: int) -> str:
-        """The source of ``reads`` stamps, with the exceptions, if there were any; for the self-check."""
-        if not self.kernel or 0 < reads <= self.unstamped:
-            return USER_SPACE
+    def figures(self, reads: int) -> dict[str, Any]:
+        """The fields of a self-check about ``reads`` stamps. A kernel that was not asked owes none."""
+        source = KERNEL
         told = {
             f"of {reads} reads in user space": self.unstamped + self.distrusted,
             "moved to what came before them": self.too_early,
             "steps of the wall clock": self.clock_steps,
         }
-        exceptions = [f"{count} {what}" for what, count in told.items() if count > 0]
-        return f"{KERNEL}; {', '.join(exceptions)}" if exceptions else KERNEL
+        if exceptions := [f"{count} {what}" for what, count in told.items() if count > 0]:
+            source += f"; {', '.join(exceptions)}"
+        if not self.kernel or 0 < reads <= self.unstamped:
+            source = USER_SPACE
+        return {
+            "stamp_source": source,
+            "unstamped_reads": self.unstamped if self.kernel else 0,
+            "distrusted_stamps": self.distrusted,
+            "moved_stamps": self.too_early,
+            "clock_steps": self.clock_steps,
+        }
 
 
 class End(Enum):
@@ -136,6 +145,19 @@ class Channel(Protocol):
 
     def abandon(self) -> None:
         """Let go of the exchange and close; does not call ``on_end``."""
+
+
+class TaskChannel:
+    """The task that carries an exchange, or opens a connection for it, as its channel."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def inspect(self) -> None:
+        """Do nothing: nothing waits unparsed."""
+
+    def abandon(self) -> None:
+        self._task.cancel()
 
 
 class Head(Protocol):

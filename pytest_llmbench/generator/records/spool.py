@@ -116,9 +116,20 @@ class SpoolWriter:
             # The loop may append in between: only what was seen is taken out.
             rows = self._rows[:]
             del self._rows[: len(rows)]
-            if rows:
-                packed = _packed(rows)
-                self._waiting.append(_LENGTH.pack(len(packed)) + packed)
+            if not rows:
+                return
+            count = len(rows)
+            columns = [
+                values[:1] if values.count(values[0]) == count else values
+                for values in zip(*rows, strict=True)
+            ]
+            for place, _, codes in _KINDS:
+                columns[place] = tuple(map(codes.__getitem__, columns[place]))
+            try:
+                packed = marshal.dumps((count, columns))
+            except ValueError:  # a value of a class of its own, such as a text that an author's workload gave
+                packed = pickle.dumps((count, columns), pickle.HIGHEST_PROTOCOL)
+            self._waiting.append(_LENGTH.pack(len(packed)) + packed)
 
     def _flush(self) -> None:
         self._pack()
@@ -129,19 +140,6 @@ class SpoolWriter:
             rest = memoryview(b"".join(frames))
             while rest:
                 rest = rest[self._file.write(rest) :]
-
-
-def _packed(rows: Sequence[tuple[Any, ...]]) -> bytes:
-    count = len(rows)
-    columns = [
-        values[:1] if values.count(values[0]) == count else values for values in zip(*rows, strict=True)
-    ]
-    for place, _, codes in _KINDS:
-        columns[place] = tuple(map(codes.__getitem__, columns[place]))
-    try:
-        return marshal.dumps((count, columns))
-    except ValueError:  # a value of a class of its own, such as a text that an author's workload gave
-        return pickle.dumps((count, columns), pickle.HIGHEST_PROTOCOL)
 
 
 class SpoolReader:
@@ -271,7 +269,11 @@ class RowLog:
         while self._room < 0 and len(self._recent) > 1:
             oldest = self._recent.popleft()
             self._room += _weight(oldest)
-            self._spool().write(oldest)
+            if self._own is None:
+                descriptor, path = tempfile.mkstemp(dir=own_folder(), suffix=".spool")
+                os.close(descriptor)
+                self._own = SpoolWriter(Path(path))
+            self._own.write(oldest)
 
     def records(self) -> Records:
         """All records that were kept as columns, in order of submission. To be called once."""
@@ -293,13 +295,6 @@ class RowLog:
             self._own.close()
             self._own.path.unlink(missing_ok=True)
             self._own = None
-
-    def _spool(self) -> SpoolWriter:
-        if self._own is None:
-            descriptor, path = tempfile.mkstemp(dir=own_folder(), suffix=".spool")
-            os.close(descriptor)
-            self._own = SpoolWriter(Path(path))
-        return self._own
 
 
 def _weight(record: RequestRecord) -> int:

@@ -145,13 +145,13 @@ def test_only_the_clock_of_the_machine_has_kernel_times() -> None:
 
 
 def test_the_source_names_what_was_used_and_the_exceptions() -> None:
-    assert Stamping().source(10) == USER_SPACE
-    assert Stamping(kernel=True).source(10) == KERNEL
-    assert Stamping(kernel=True).source(0) == KERNEL
-    assert Stamping(kernel=True, unstamped=10).source(10) == USER_SPACE
+    assert Stamping().figures(10)["stamp_source"] == USER_SPACE
+    assert Stamping(kernel=True).figures(10)["stamp_source"] == KERNEL
+    assert Stamping(kernel=True).figures(0)["stamp_source"] == KERNEL
+    assert Stamping(kernel=True, unstamped=10).figures(10)["stamp_source"] == USER_SPACE
     later = Stamping(True, 5, 4, 3, 2)
     assert later.since(Stamping(True, 1, 1, 1, 1)) == Stamping(True, 4, 3, 2, 1)
-    told = later.source(100)
+    told = later.figures(100)["stamp_source"]
     assert told.startswith(KERNEL)
     assert "9 of 100 reads in user space" in told
     assert "2 steps of the wall clock" in told
