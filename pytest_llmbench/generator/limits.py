@@ -102,7 +102,16 @@ def refuse_too_much(connections: int, limits: Limits, where: str) -> None:
 
 def own_limits() -> Limits:
     """The limits of this process and host as they are now."""
-    return Limits(_soft_descriptors(), _local_ports())
+    descriptors = ports = None
+    with suppress(ImportError):  # not a Unix
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        descriptors = None if soft == resource.RLIM_INFINITY else soft
+    with suppress(OSError, ValueError):
+        low, high = map(int, _PORTS.read_text("ascii").split())
+        ports = max(0, high - low + 1)
+    return Limits(descriptors, ports)
 
 
 def raise_descriptors() -> None:
@@ -121,23 +130,6 @@ def exhaustion_remedy(error: str) -> str:
     """What to do about the system's refusal of another connection, by its own words."""
     ask = _ASK_PORTS if os.strerror(errno.EADDRNOTAVAIL) in error else _ASK_DESCRIPTORS
     return f"{ask}, or {_ASK_LESS}"
-
-
-def _soft_descriptors() -> int | None:
-    try:
-        import resource
-    except ImportError:  # not a Unix
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _local_ports() -> int | None:
-    try:
-        low, high = map(int, _PORTS.read_text("ascii").split())
-    except (OSError, ValueError):
-        return None
-    return max(0, high - low + 1)
 
 
 def give_back_unused_memory() -> None:

@@ -93,7 +93,13 @@ class Connection:
         """
         exchange.connecting_ns = None
         if exchange.holds:
-            self._hold(exchange, wire)
+            first, last = wire[:-1], wire[-1:]
+            if self._tls is not None:
+                first, last = self._tls.encrypt(first), self._tls.encrypt(last)
+            self._held, self._kept = exchange, last
+            exchange.release = partial(self._release, exchange)
+            # Until its release None once the kernel has taken all of that.
+            exchange.sending_ns = None if self._link.write(first) else self.now()
             return False
         payload = wire if self._tls is None else self._tls.encrypt(wire)
         before_ns = self.now()
@@ -102,16 +108,6 @@ class Connection:
             return True
         exchange.sending_ns = before_ns
         return False
-
-    def _hold(self, exchange: Exchange, wire: bytes) -> None:
-        """Write a request but for its last byte. Until its release ``sending_ns`` is None once the kernel has
-        taken all of that."""
-        first, last = wire[:-1], wire[-1:]
-        if self._tls is not None:
-            first, last = self._tls.encrypt(first), self._tls.encrypt(last)
-        self._held, self._kept = exchange, last
-        exchange.release = partial(self._release, exchange)
-        exchange.sending_ns = None if self._link.write(first) else self.now()
 
     def _release(self, exchange: Exchange) -> None:
         payload, self._kept, self._held = self._kept, b"", None
@@ -212,7 +208,9 @@ class Connection:
             self._owner.hung_up()
         self.alive = False
         self._spoken.ended(error)
-        self.refuse(_while_connecting(error))
+        if not isinstance(error, OSError):  # ssl.SSLError is one
+            error = ConnectionResetError(errno.ECONNRESET, "closed by the server while connecting")
+        self.refuse(error)
 
     def dropped(self) -> None:
         self._owner.drop(self)
@@ -221,9 +219,12 @@ class Connection:
         tls = self._tls
         assert tls is not None
         try:
-            if not tls.established:
-                if not self._shake_hands(tls, data):
+            shaken = tls.established
+            if not shaken:
+                self._link.write(tls.handshake(data))
+                if not tls.established:
                     return
+                self._spoken.established()
                 data = b""
             plain = tls.decrypt(data)
         except ssl.SSLError as error:
@@ -238,12 +239,6 @@ class Connection:
         if tls.closed:
             self.ended(None)
             self._link.close()
-
-    def _shake_hands(self, tls: TlsChannel, data: bytes) -> bool:
-        self._link.write(tls.handshake(data))
-        if tls.established:
-            self._spoken.established()
-        return tls.established
 
 
 class RefusedError(Exception):
@@ -276,9 +271,3 @@ def how_it_broke(
     if reused and not exchange.stamps:
         when += "; it was a kept one, and idle ones may be closed by it"
     return f"the server {how} {when}"
-
-
-def _while_connecting(error: Exception | None) -> OSError:
-    if isinstance(error, OSError):  # ssl.SSLError is one
-        return error
-    return ConnectionResetError(errno.ECONNRESET, "closed by the server while connecting")

@@ -122,8 +122,15 @@ class Http1:
             # or unannounced trailers is found by the sweep, which inspects quiet exchanges.
             if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK) or self._lessons.eager:
                 self._keeper.look_soon(self, exchange)
-        else:
-            self._take_unframed(exchange, data)
+        elif self._parser.framing is _UNKNOWN:
+            # The first bytes of a response that was chunked: if this one is not, the parse will find out.
+            self._chunked = data.startswith(self._lessons.known.openings)
+            if not self._chunked or data.endswith(_LAST_CHUNK):
+                self._keeper.look_soon(self, exchange)
+        elif self._parser.framing is Framing.LENGTH:
+            self._parser.missing -= len(data)
+            if self._parser.missing <= 0:
+                self._parse(exchange)
 
     def written(self, whole: bool) -> None:
         exchange = self._exchange
@@ -142,7 +149,13 @@ class Http1:
         now_ns = self.connection.now()
         if error is None and self._parser.framing is Framing.UNTIL_CLOSE:
             self._give_up(exchange, End.COMPLETE, now_ns)
-        elif self._was_stale(exchange):
+        elif (
+            # The server had closed the kept connection before the request came, and has seen nothing of it.
+            self._reused
+            and not exchange.stamps
+            and not exchange.stale_retries
+            and self.connection.nothing_delivered()
+        ):
             self._exchange = None
             self._keeper.retry(exchange)
         else:
@@ -152,18 +165,6 @@ class Http1:
         return b""
 
     # What it leads to.
-
-    def _take_unframed(self, exchange: Exchange, data: bytes) -> None:
-        framing = self._parser.framing
-        if framing is _UNKNOWN:
-            # The first bytes of a response that was chunked: if this one is not, the parse will find out.
-            self._chunked = data.startswith(self._lessons.known.openings)
-            if not self._chunked or data.endswith(_LAST_CHUNK):
-                self._keeper.look_soon(self, exchange)
-        elif framing is Framing.LENGTH:
-            self._parser.missing -= len(data)
-            if self._parser.missing <= 0:
-                self._parse(exchange)
 
     def _parse(self, exchange: Exchange) -> None:
         reads, exchange.unparsed = exchange.unparsed, []
@@ -215,12 +216,6 @@ class Http1:
         self._exchange = None
         self.connection.shut()
         exchange.finish(end, at_ns, error)
-
-    def _was_stale(self, exchange: Exchange) -> bool:
-        """Whether the server had closed the kept connection before the request came: it has seen nothing of
-        it."""
-        fresh = not self._reused or bool(exchange.stamps) or exchange.stale_retries > 0
-        return not fresh and self.connection.nothing_delivered()
 
 
 def _holds_several(data: bytes) -> bool:

@@ -113,8 +113,10 @@ class _Shape:
     tails_after: int
     """How often ``tail`` occurs behind the texts."""
     first_line_end: int
-    sizes: _Sizes
-    endings: dict[EndingKey, StreamSummary] = field(default_factory=dict)
+    style: bytes
+    """How the server writes the digits of chunk sizes."""
+    sizes: _Sizes = field(compare=False)
+    endings: dict[EndingKey, StreamSummary] = field(default_factory=dict, compare=False)
 
     def read(self, raw: bytes) -> KnownReply | None:
         identity = raw[self.id_at : self.id_at + len(self.hole)]
@@ -128,7 +130,12 @@ class _Shape:
         without = list(map(bytes.removeprefix, pieces, map(heads.__getitem__, lengths)))
         whole = b"".join(without)
         # What has lost the length of its head began with it.
-        if not pieces or len(whole) != sum(lengths) - _total(heads, lengths):
+        widths = set(map(len, heads.values()))
+        if len(widths) == 1:  # as it is where all sizes have as many digits
+            removed = widths.pop() * len(lengths)
+        else:
+            removed = sum(len(heads[length]) for length in lengths)
+        if not pieces or len(whole) != sum(lengths) - removed:
             return None
         texts = plain_texts(without, whole)
         if texts is None:
@@ -161,14 +168,6 @@ class _Shape:
             del pieces[-self.tails_after :]
             ending = self.tail.join([*after, ending])
         return pieces, ending.replace(identity, self.hole)
-
-
-def _total(heads: dict[int, bytes], lengths: Sequence[int]) -> int:
-    """Total length of the heads of pieces with these lengths, in bytes."""
-    widths = set(map(len, heads.values()))
-    if len(widths) == 1:  # as it is where all sizes have as many digits
-        return widths.pop() * len(lengths)
-    return sum(len(heads[length]) for length in lengths)
 
 
 class KnownReplies:
@@ -204,12 +203,14 @@ class KnownReplies:
         chunks = _chunks(raw, body_at)
         if _HOLE in raw or chunks is None or not _is_harmless(lesson.identity, raw[:body_at]):
             return
-        if b"".join([chunk.data for chunk in chunks]) != b"".join(bodies) or not all(map(_is_event, chunks)):
+        if b"".join([chunk.data for chunk in chunks]) != b"".join(bodies):
+            return
+        if not all(chunk.data.endswith(_BREAK) and chunk.data.count(_BREAK) == 1 for chunk in chunks):
             return
         shape = _shape_of(raw, chunks, status, lesson)
         if shape is None:
             return
-        shape = next((known for known in self._shapes if _alike(known, shape)), shape)
+        shape = next((known for known in self._shapes if known == shape), shape)
         self._shapes = [shape, *(other for other in self._shapes if other is not shape)][:_MOST_SHAPES]
         before = lesson.identity.join(shape.before)
         pieces, ending = shape.pieces(raw[len(before) :], lesson.identity)
@@ -247,10 +248,6 @@ def _chunks(raw: bytes, at: int) -> list[_Chunk] | None:
         at = end + len(_NEW_LINE)
 
 
-def _is_event(chunk: _Chunk) -> bool:
-    return chunk.data.endswith(_BREAK) and chunk.data.count(_BREAK) == 1
-
-
 def _is_harmless(identity: bytes, head: bytes) -> bool:
     """Whether the head means the same with another id of this length."""
     status_line, *lines = head.split(_NEW_LINE)
@@ -286,14 +283,6 @@ def _shape_of(raw: bytes, chunks: Sequence[_Chunk], status: int, lesson: Lesson)
         tail=tail,
         tails_after=ending.count(tail),
         first_line_end=earliest.at + len(earliest.size) + len(_NEW_LINE) + earliest.data.find(b"\n"),
+        style=style,
         sizes=_Sizes(style, len(head), len(lesson.shape.tail)),
     )
-
-
-def _alike(one: _Shape, other: _Shape) -> bool:
-    """Whether two shapes are the same but for their endings."""
-    names = (
-        "status", "opening", "id_at", "hole", "before", "head", "tail", "tails_after", "first_line_end",
-    )  # fmt: skip
-    same = all(getattr(one, name) == getattr(other, name) for name in names)
-    return same and vars(one.sizes) == vars(other.sizes)

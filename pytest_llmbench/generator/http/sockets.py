@@ -25,6 +25,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pytest_llmbench.timing import Clock, MonotonicClock, TimerFd
@@ -101,7 +102,12 @@ class KernelTimes:
         now = self._monotonic()
         apart = self._wall() - now - self._offset_ns
         if not -TOLERANCE_NS < apart < TOLERANCE_NS or now >= self._look_at_ns:
-            self._look_again()
+            found_ns = self._difference(_LOOKS)
+            if abs(found_ns - self._offset_ns) >= TOLERANCE_NS:
+                self.steps += 1
+                self._trusted_from_ns = self._monotonic()
+            self._offset_ns = found_ns
+            self._look_at_ns = self._monotonic() + _FOLLOW_NS
         self.waited_ns = 0
         if not ancillary:
             self.unstamped += 1
@@ -114,14 +120,6 @@ class KernelTimes:
         if not now < at_ns < now + TOLERANCE_NS:  # else a few nanoseconds of the difference's own error
             self.distrusted += 1
         return now
-
-    def _look_again(self) -> None:
-        found_ns = self._difference(_LOOKS)
-        if abs(found_ns - self._offset_ns) >= TOLERANCE_NS:
-            self.steps += 1
-            self._trusted_from_ns = self._monotonic()
-        self._offset_ns = found_ns
-        self._look_at_ns = self._monotonic() + _FOLLOW_NS
 
     def _difference(self, looks: int) -> int:
         """Wall clock less monotonic clock in nanoseconds, from the narrowest of ``looks`` brackets."""
@@ -223,7 +221,9 @@ class Sockets:
         self._loop = loop
         self._epoll = select.epoll()
         self._ready: dict[int, Ready] = {}
-        self._timer = _timer()
+        self._timer: TimerFd | None = None
+        with suppress(OSError):  # in a sandbox that forbids it each read wakes us, however many there are
+            self._timer = TimerFd()
         self.in_turns = False
         """Whether the sockets are looked at at intervals, as being woken for each read would cost too
         much."""
@@ -328,10 +328,3 @@ class Sockets:
         if len(found) < _AT_ONCE:  # all that there was
             self.looked_ns, self.late = now_ns, False
         return len(found)
-
-
-def _timer() -> TimerFd | None:
-    try:
-        return TimerFd()
-    except OSError:  # a sandbox that forbids it: then each read wakes us, however many there are
-        return None

@@ -83,14 +83,20 @@ class Target:
         Raises :class:`SuiteError`, listing everything that is wrong, for a scheme we do not speak, a missing
         host, a bad port, credentials in the URL, header text that is not header text, an unreadable CA file.
         """
-        parts = _split(url)
+        try:
+            parts = urlsplit(url.strip())
+        except ValueError as error:
+            raise SuiteError(f"{url!r} is not a URL: {error}", remedy="write http://host:port/v1") from None
         mistakes = _url_mistakes(parts) + (not_over_http2(url) if http2 else [])
         mistakes += not_through_a_proxy(url) if proxy else []
         mistakes += _header_mistakes(headers or {}, parts.scheme, http2=http2)
         context: ssl.SSLContext | None = None
         if parts.scheme in _TLS:
-            alpn = "h2" if http2 or parts.scheme in GRPC_SCHEMES else "http/1.1"
-            context = _tls_context(mistakes, alpn, ca_file, insecure=insecure, client=client)
+            try:
+                context = client_context(ca_file, insecure=insecure, client=client)
+                context.set_alpn_protocols(["h2" if http2 or parts.scheme in GRPC_SCHEMES else "http/1.1"])
+            except OSError as error:
+                mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=_shown(parts))
         return cls(
@@ -106,16 +112,6 @@ class Target:
             http2=http2,
             proxy=proxy,
         )
-
-    @property
-    def is_websocket(self) -> bool:
-        """Whether requests are messages over WebSocket."""
-        return self.scheme in WEBSOCKET_SCHEMES
-
-    @property
-    def is_grpc(self) -> bool:
-        """Whether requests are calls of gRPC."""
-        return self.scheme in GRPC_SCHEMES
 
     @property
     def authority(self) -> str:
@@ -166,32 +162,6 @@ class Target:
     def __repr__(self) -> str:
         names = ", ".join(f"{name}: …" for name, _ in self.headers)
         return f"Target({self.url}, headers=({names}){', insecure' if self.insecure else ''})"
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        return urlsplit(url.strip())
-    except ValueError as error:
-        raise SuiteError(f"{url!r} is not a URL: {error}", remedy="write http://host:port/v1") from None
-
-
-def _tls_context(
-    mistakes: list[str],
-    alpn: str,
-    ca_file: str | Path | None,
-    *,
-    insecure: bool,
-    client: ClientCertificate | None,
-) -> ssl.SSLContext | None:
-    """The context that asks for the protocol ``alpn``; None, with the reason in ``mistakes``, if there can be
-    none."""
-    try:
-        context = client_context(ca_file, insecure=insecure, client=client)
-    except OSError as error:
-        mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
-        return None
-    context.set_alpn_protocols([alpn])
-    return context
 
 
 def _url_mistakes(parts: SplitResult) -> list[str]:

@@ -179,19 +179,16 @@ class Coordinator:
     def _hand_out(self, blocks: Iterable[tuple[int, Requests]]) -> None:
         for place, block in blocks:
             part = self.parts[place]
-            if not self._listens(part):
+            # One that is busy is waited for; not when the plan has been stopped, nor for ever.
+            give_up_s = time.monotonic() + self._patience.give_up_s
+            while self.cause is None and not part.member.line.takes(_TICK_S):
+                if time.monotonic() > give_up_s:
+                    part.member.kill_unresponsive()  # its line dies of that
+            if self.cause is not None:
                 return
             if not part.member.line.send(block):
                 self._take(part, None)
                 return
-
-    def _listens(self, part: WorkerShare) -> bool:
-        """Waits for one that is busy; not when the plan has been stopped, nor for ever."""
-        give_up_s = time.monotonic() + self._patience.give_up_s
-        while self.cause is None and not part.member.line.takes(_TICK_S):
-            if time.monotonic() > give_up_s:
-                part.member.kill_unresponsive()  # its line dies of that
-        return self.cause is None
 
     def _set_to_work(self, plans: Sequence[LoadPlan]) -> None:
         for part, plan in zip(self.parts, plans, strict=True):
@@ -263,10 +260,6 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
             self._on_record = None
             self._fail(error)
-        self._note(ended)
-
-    def _note(self, ended: list[RequestRecord]) -> None:
-        """Note the ended requests of all workers in the watch, in the order of their ends."""
         if self.watch is not None:
             for record in sorted(ended, key=lambda each: each.finished_ns or 0):
                 self.watch.note(record)

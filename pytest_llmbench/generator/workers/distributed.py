@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -33,13 +33,13 @@ from pytest_llmbench.generator.loop_thread import Progress, result_of
 from pytest_llmbench.generator.selfcheck import of_records
 from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience, WorkerPool
 from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
-from pytest_llmbench.generator.workers.protocol import Address, Done, Requests, Setup
+from pytest_llmbench.generator.workers.protocol import Address, Setup
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.facts import Facts, GeneratorFact, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
-from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
+from pytest_llmbench.model.records import BLOCK, MISSING, Records
 from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing import MonotonicClock, anchor, quiet_gc
@@ -106,12 +106,16 @@ class DistributedLoadGenerator:
         if workers < 1:
             raise SuiteError(f"{workers} workers", remedy="give at least 1")
         address.target()  # what is wrong with it is said here, not in a worker
+        try:  # as it will stand in the request, without types that only this process knows
+            plain: dict[str, Any] = json.loads(json.dumps(dict(extra_body or {})))
+        except (TypeError, ValueError) as error:
+            raise SuiteError(f"extra_body is not JSON: {error}", remedy="give plain values") from error
         self._setup = Setup(
             address=address,
             dialect=dialect_at(address.url, dialect).name,
             model=model,
             prompt_form=prompt_form,
-            extra_body=_plain(extra_body or {}),
+            extra_body=plain,
             count_text=count_text,
             counts_early=counts_early,
             session_deadline_ns=session_deadline_ns,
@@ -195,7 +199,8 @@ class DistributedLoadGenerator:
         pool.call(active_workers(plan, self.workers))  # they come up while requests are drawn
         deal = Deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
         self._refuse_too_much(plan, 0.0)  # what can be known before all are drawn
-        blocks = _read_ahead(deal.blocks(self._goes_on), max(_AHEAD, deal.workers))
+        dealt = deal.blocks(self._goes_on)
+        blocks = chain(list(islice(dealt, max(_AHEAD, deal.workers))), dealt)
         coordinator = Coordinator(pool.members(deal.workers), on_record, self._on_progress, self._patience)
         self._coordinator = coordinator
         coordinator.margin_ns = self.margin_ns
@@ -270,20 +275,6 @@ class DistributedLoadGenerator:
             raise
 
 
-def _read_ahead(blocks: Iterator[tuple[int, Requests]], count: int) -> Iterator[tuple[int, Requests]]:
-    """``blocks`` with the first ``count`` already drawn."""
-    return chain(list(islice(blocks, count)), blocks)
-
-
-def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body as it will stand in the request, without types that only this process knows."""
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(body)))
-    except (TypeError, ValueError) as error:
-        raise SuiteError(f"extra_body is not JSON: {error}", remedy="give plain values") from error
-    return plain
-
-
 def _step_back() -> None:
     """Lower the priority of this thread, which keeps the records, below those that measure: on a host with as
     many cores as there are servers and workers it takes one of them every now and then. The thread ends with
@@ -317,16 +308,19 @@ def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAn
     own: dict[str, Any] = {GeneratorFact.GENERATOR_WORKERS: len(coordinator.parts)}
     facts = Facts(done[0].facts) if done else Facts()
     ends = [each.load_ended_ns for each in done if each.load_ended_ns is not None]
+    # What a worker says of itself, such as the session deadline; not what its coordinator told it.
+    told = [each.interrupted for each in done if each.interrupted != coordinator.stopped]
+    last_ns = int(records.finished_ns.max(initial=start_ns))
     return Observation(
         plan=plan,
         records=records,
         started_ns=start_ns,
-        ended_ns=max((start_ns, *(each.ended_ns for each in done), *_known(records.finished_ns))),
+        ended_ns=max((last_ns, *(each.ended_ns for each in done))),
         anchor=anchor,
         selfcheck=checks[0] if done and len(coordinator.parts) == 1 else merged_selfcheck(checks, records),
         in_flight_at_end=sum(each.in_flight_at_end for each in done),
-        interrupted=coordinator.cause or _interrupted(done, coordinator.stopped),
-        sequence_sha256=_digest(plan, _begun(plan, records)),
+        interrupted=coordinator.cause or next(filter(None, told), None),
+        sequence_sha256=_digest(plan, records),
         facts=facts | Facts.of(Origin.GENERATOR, own, "load generator"),
         load_ended_ns=max(ends, default=start_ns) if plan.duration_s is not None else None,
         stopped=coordinator.stopped,
@@ -342,22 +336,19 @@ def merged_selfcheck(checks: Sequence[SelfCheck], records: Records) -> SelfCheck
     values: dict[str, Any] = {}
     for field in fields(SelfCheck):
         known = [value for check in checks if (value := getattr(check, field.name)) is not None]
-        values[field.name] = _together(field.name, known)
+        if not known:
+            values[field.name] = None
+        elif field.name in _SUMMED:
+            values[field.name] = sum(known)
+        elif isinstance(known[0], int | float):
+            values[field.name] = max(known)
+        else:
+            values[field.name] = "; ".join(dict.fromkeys(known)) if isinstance(known[0], str) else known[0]
     worst = max(checks, key=_growth)
     values["send_lag_first_tenth_p50_ns"] = worst.send_lag_first_tenth_p50_ns
     values["send_lag_last_tenth_p50_ns"] = worst.send_lag_last_tenth_p50_ns
     values["peak_in_flight"] = peak_in_flight(records)
     return SelfCheck(**values)
-
-
-def _together(name: str, known: Sequence[Any]) -> Any:
-    if not known:
-        return None
-    if name in _SUMMED:
-        return sum(known)
-    if isinstance(known[0], int | float):
-        return max(known)
-    return "; ".join(dict.fromkeys(known)) if isinstance(known[0], str) else known[0]
 
 
 def _growth(check: SelfCheck) -> float:
@@ -368,7 +359,10 @@ def _growth(check: SelfCheck) -> float:
 def peak_in_flight(records: Records, block_rows: int = BLOCK) -> int:
     """The most requests that had been dispatched and had not ended, at any one instant."""
     peak = running = 0
-    firsts = [int(_dispatched(block).min(initial=_NEVER_NS)) for block in records.blocks(block_rows)]
+    firsts = []
+    for block in records.blocks(block_rows):
+        known = (block.dispatched_ns != MISSING) & (block.finished_ns != MISSING)
+        firsts.append(int(block.dispatched_ns[known].min(initial=_NEVER_NS)))
     later_ns = [*np.minimum.accumulate(firsts[::-1])[::-1].tolist()[1:], _NEVER_NS]
     instants, steps = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     for block, next_ns in zip(records.blocks(block_rows), later_ns, strict=True):
@@ -388,40 +382,19 @@ def peak_in_flight(records: Records, block_rows: int = BLOCK) -> int:
     return peak
 
 
-def _dispatched(records: Records) -> IntColumn:
-    known = (records.dispatched_ns != MISSING) & (records.finished_ns != MISSING)
-    found: IntColumn = records.dispatched_ns[known]
-    return found
-
-
-def _known(instants: IntColumn) -> Iterable[int]:
-    return [int(instants.max())] if len(instants) else []
-
-
-def _interrupted(done: Sequence[Done], stopped: str | None) -> str | None:
-    """What a worker says of itself, such as the session deadline; not what its coordinator told it."""
-    reasons = [each.interrupted for each in done if each.interrupted is not None]
-    return next((reason for reason in reasons if reason != stopped), None)
-
-
-def _begun(plan: LoadPlan, records: Records) -> IntColumn:
-    """Indices of the requests that were sent; of sessions those of all turns of each that was begun."""
-    if not plan.load.of_sessions or not len(records):
-        return records.index
-    firsts, rows = np.unique(records.index - (records.turn - 1), return_index=True)
-    turns = records.session_turns[rows]
-    every = np.concatenate(
-        [np.arange(first, first + count) for first, count in zip(firsts, turns, strict=True)]
-    )
-    return np.asarray(every[every < plan.first + plan.requests], dtype=np.int64)
-
-
-def _digest(plan: LoadPlan, index: IntColumn) -> str:
-    """The digest of the requests that were sent, in the order of the sequence.
+def _digest(plan: LoadPlan, records: Records) -> str:
+    """The digest of the requests that were sent, in the order of the sequence; of sessions those of all turns
+    of each that was begun.
 
     They have gaps where a load ended early or by its time, and one worker had gone further than another.
     """
-    sent = np.unique(index)
+    sent = np.unique(records.index)
+    if plan.load.of_sessions and len(records):
+        firsts, rows = np.unique(records.index - (records.turn - 1), return_index=True)
+        turns = records.session_turns[rows]
+        every = [np.arange(first, first + count) for first, count in zip(firsts, turns, strict=True)]
+        sent = np.unique(np.concatenate(every))
+        sent = sent[sent < plan.first + plan.requests]
     if not len(sent) or int(sent[-1]) == plan.first + len(sent) - 1:
         return drawn_sha256(plan.workload, plan.first, len(sent), plan.seed)
     stretches = np.split(sent, np.flatnonzero(np.diff(sent) > 1) + 1)

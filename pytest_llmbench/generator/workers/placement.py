@@ -38,7 +38,14 @@ def usable_cpus(given: str, allowed: tuple[int, ...] | None = None) -> tuple[int
     usable = allowed_cpus() if allowed is None else allowed
     if text == "auto":
         return usable
-    wanted = _numbers(given)
+    found: dict[int, None] = {}
+    number = re.compile(r"\d{1,5}").fullmatch  # a range over more has no end
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not number(first) or (dash and not number(last)) or (dash and int(last) < int(first)):
+            raise SuiteError(f"{given!r} is not a list of cores", where="--llm-worker-cpus", remedy=_REMEDY)
+        found |= dict.fromkeys(range(int(first), int(last or first) + 1))
+    wanted = tuple(found)
     foreign = [cpu for cpu in wanted if cpu not in usable]
     if foreign:
         raise SuiteError(
@@ -48,17 +55,6 @@ def usable_cpus(given: str, allowed: tuple[int, ...] | None = None) -> tuple[int
             remedy="name some of these, or widen the allowed cores (taskset, cpuset of the container)",
         )
     return wanted
-
-
-def _numbers(given: str) -> tuple[int, ...]:
-    found: dict[int, None] = {}
-    for part in given.split(","):
-        first, dash, last = part.strip().partition("-")
-        number = re.compile(r"\d{1,5}").fullmatch  # a range over more has no end
-        if not number(first) or (dash and not number(last)) or (dash and int(last) < int(first)):
-            raise SuiteError(f"{given!r} is not a list of cores", where="--llm-worker-cpus", remedy=_REMEDY)
-        found |= dict.fromkeys(range(int(first), int(last or first) + 1))
-    return tuple(found)
 
 
 def stay_on(cpu: int) -> None:
@@ -95,7 +91,13 @@ class RaySpec:
         address = text[len("ray") :].removeprefix(":") or None
         if address is not None and address.startswith("//"):
             address = f"ray:{address}"
-        mistakes = [] if address is None else _wrong_address(address)
+        mistakes = []
+        if address is not None and address.lower() != "auto":
+            found = _HOST_PORT.fullmatch(address)
+            if found is None:
+                mistakes.append(f"{address!r} is neither auto nor HOST:PORT")
+            elif not 0 < int(found[3]) < 65_536:
+                mistakes.append(f"{found[3]} is not a port")
         workers, cpus = None, 1.0
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name == "workers" and re.fullmatch(r"\d{1,4}", value) and 1 <= int(value) <= MOST_WORKERS:
@@ -126,12 +128,3 @@ class RaySpec:
 def is_ray(given: object) -> bool:
     """Whether the option's value is meant to name a Ray cluster."""
     return isinstance(given, str) and re.match(r"\s*ray(\W|\s*$)", given, re.IGNORECASE) is not None
-
-
-def _wrong_address(address: str) -> list[str]:
-    if address.lower() == "auto":
-        return []
-    found = _HOST_PORT.fullmatch(address)
-    if found is None:
-        return [f"{address!r} is neither auto nor HOST:PORT"]
-    return [] if 0 < int(found[3]) < 65_536 else [f"{found[3]} is not a port"]

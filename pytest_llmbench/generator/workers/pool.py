@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -51,8 +51,16 @@ class WorkerProcess:
             status = self.process.wait(_GONE_S)
         except subprocess.TimeoutExpired:
             return "closed its connection and goes on running"
-        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
-        return how + _tail(self.setup.log)
+        how = f"ended with exit code {status}"
+        if status < 0:
+            known = {each.value: each.name for each in signal.Signals}
+            how = f"was killed by {known.get(-status, f'signal {-status}')}"
+        lines: list[str] = []
+        with suppress(OSError), self.setup.log.open("rb") as file:
+            file.seek(max(0, self.setup.log.stat().st_size - _LOG_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        last = [line for line in lines if line.strip()][-_LOG_LINES:]
+        return how + ("; it printed last: " + " | ".join(last) if last else "")
 
     def kill_unresponsive(self) -> None:
         """Kill a worker that does not answer. Its line dies of that."""
@@ -142,6 +150,14 @@ class WorkerPool:
     def _started(self, number: int) -> WorkerProcess:
         cpu = self._cpus[number % len(self._cpus)] if self._cpus else None
         setup = replace(self._setup, number=number, cpu=cpu)
+        # Without what makes an interpreter trace, profile or debug itself: stamps must not pay for the
+        # coverage of a suite. One arena for malloc: requests are made in one thread and their successors in
+        # another, and with an arena each glibc keeps the holes of the first while the second grows.
+        environment = {"MALLOC_ARENA_MAX": "1"} | {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _TRACING and not name.startswith(_TRACING_PREFIXES)
+        }
         ours, theirs = socket.socketpair()
         try:
             # A session of its own: Ctrl-C reaches the coordinator alone, which brings the load to its end.
@@ -151,7 +167,7 @@ class WorkerPool:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=_quiet_environment(os.environ),
+                    env=environment,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
@@ -174,37 +190,3 @@ class WorkerPool:
             raise GeneratorError(f"did not start: it {member.ending()}", where=where, remedy=remedy)
         refuse_other_version(hello, where)
         member.line.send(member.setup)
-
-
-def _quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what makes an interpreter trace, profile or debug itself.
-
-    The worker's stamps must not pay for the coverage of a suite. Our own environment stays as it is.
-
-    One arena for malloc: requests are made in one thread and their successors in another, and with an arena
-    each glibc keeps the holes of the first while the second grows.
-    """
-    quiet = {
-        name: value
-        for name, value in environment.items()
-        if name not in _TRACING and not name.startswith(_TRACING_PREFIXES)
-    }
-    return {"MALLOC_ARENA_MAX": "1"} | quiet
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    last = [line for line in lines if line.strip()][-_LOG_LINES:]
-    return "; it printed last: " + " | ".join(last) if last else ""

@@ -42,7 +42,6 @@ from pytest_llmbench.generator.workers.protocol import (
     Work,
     own_version,
 )
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.timing import MonotonicClock, best_alarm
@@ -80,7 +79,7 @@ class Worker:
             extra_body=setup.extra_body,
             clock=self._clock,
             on_progress=self._tell,
-            count_text=self._count if setup.count_text else None,
+            count_text=(lambda text: _tokenizer(setup).count(text)) if setup.count_text else None,
             counted_by=TokenSource.TOKENIZER_FILE if of_a_file else TokenSource.REFERENCE_TOKENIZER,
             session_deadline_ns=setup.session_deadline_ns,
             declared=setup.declared,
@@ -151,8 +150,18 @@ class Worker:
                 spool.flush()  # which tells of a disk that has failed
             finally:
                 spool.close()
-            told = replace(seen.selfcheck, priority=self._priority)
-            self._line.send(replace(_done(seen), selfcheck=told, decoded_ns=decoded_ns))
+            done = Done(
+                started_ns=seen.started_ns,
+                ended_ns=seen.ended_ns,
+                load_ended_ns=seen.load_ended_ns,
+                in_flight_at_end=seen.in_flight_at_end,
+                interrupted=seen.interrupted,
+                stopped=seen.stopped,
+                selfcheck=replace(seen.selfcheck, priority=self._priority),
+                facts=dict(seen.facts),
+                decoded_ns=decoded_ns,
+            )
+            self._line.send(done)
         except SuiteError as error:
             self._line.send(Failed(str(error), error))
         except LLMBenchError as error:
@@ -186,9 +195,6 @@ class Worker:
         if loop is not None:
             loop.call_soon_threadsafe(start)
 
-    def _count(self, text: str) -> int:
-        return _tokenizer(self._setup).count(text)
-
     def _tell(self, progress: Progress) -> None:
         self._line.send(ProgressReport(progress))
 
@@ -197,19 +203,6 @@ def _tokenizer(setup: Setup) -> HuggingFaceTokenizer | ReferenceTokenizer:
     """The one that counts; made at the first call, and kept."""
     file = setup.count_text
     return hugging_face_tokenizer(file) if isinstance(file, TokenizerFile) else reference_tokenizer()
-
-
-def _done(seen: Observation) -> Done:
-    return Done(
-        started_ns=seen.started_ns,
-        ended_ns=seen.ended_ns,
-        load_ended_ns=seen.load_ended_ns,
-        in_flight_at_end=seen.in_flight_at_end,
-        interrupted=seen.interrupted,
-        stopped=seen.stopped,
-        selfcheck=seen.selfcheck,
-        facts=dict(seen.facts),
-    )
 
 
 def main() -> None:

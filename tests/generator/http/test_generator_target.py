@@ -130,8 +130,6 @@ def test_headers_of_a_call_are_our_own() -> None:
     for said in (*(f"header '{name}' is set by the load generator" for name in names), "names no port"):
         assert said in str(caught.value)
     assert Target.parse("http://h/v1", headers={"grpc-timeout": "1S"}).headers
-    assert Target.parse("grpc://h:1").is_grpc
-    assert not Target.parse("ws://h:1").is_grpc
 
 
 def test_tls_settings(tmp_path: Path) -> None:
