@@ -148,10 +148,13 @@ def _mistakes(load: OpenLoop, count: int) -> list[str]:
     if not _is_positive(load.rate):
         found.append(f"rate is {load.rate!r}: give a positive number of requests per second")
     if load.arrival == "trace":
-        found += _trace_mistakes(load.offsets_ns, count)
+        offsets_ns = load.offsets_ns
+        if isinstance(count, int) and len(offsets_ns) < count:
+            found.append(f"the trace has {len(offsets_ns)} arrivals, {count} are asked for")
+        ascending = all(earlier <= later for earlier, later in pairwise((0, *offsets_ns)))
+        if not ascending:
+            found.append("the arrivals of a trace are ascending offsets from its start, none negative")
     elif load.stages:
-        from pytest_llmbench.model.plan import requests_of
-
         whole = requests_of(load.stages)
         if whole is not None and isinstance(count, int) and count > whole:
             found.append(f"the stages end after {whole} requests, {count} are asked for")
@@ -162,15 +165,6 @@ def _mistakes(load: OpenLoop, count: int) -> list[str]:
         found.append(f"burstiness is {load.burstiness!r}: give a positive number, 1 is Poisson")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         found.append(f"the number of requests is {count!r}: give a whole number, not negative")
-    return found
-
-
-def _trace_mistakes(offsets_ns: Sequence[int], count: int) -> list[str]:
-    found = []
-    if isinstance(count, int) and len(offsets_ns) < count:
-        found.append(f"the trace has {len(offsets_ns)} arrivals, {count} are asked for")
-    if any(later < earlier for earlier, later in pairwise(offsets_ns)) or (offsets_ns and offsets_ns[0] < 0):
-        found.append("the arrivals of a trace are ascending offsets from its start, none negative")
     return found
 
 
@@ -430,7 +424,14 @@ class LiveAnswers:
 
     def note(self, turn: Turn, text: str, tokens: int) -> None:
         """Keep the answer to a turn. ``tokens``: those of ``text``, as the server counts them."""
-        said = _sendable(text)
+        try:
+            text.encode()
+            said = text
+        except (
+            UnicodeEncodeError
+        ):  # half of a surrogate pair: one that came apart is joined, else it is a "?"
+            joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+            said = joined.encode(errors="replace").decode()
         answer = _Answer(said, tokens) if said.strip() else _Answer("", 0)
         self._of.setdefault(turn.session, {})[turn.number] = answer
 
@@ -453,17 +454,6 @@ class LiveAnswers:
     def forget(self, session: int) -> None:
         """Drop the answers of a session of which nothing more will be sent."""
         self._of.pop(session, None)
-
-
-def _sendable(text: str) -> str:
-    """The text without lone surrogates: a pair that came apart is joined, any other becomes a question
-    mark."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        return text.encode(errors="replace").decode()
-    return text
 
 
 def _due(opened: _Open, number: int, at_ns: int) -> Due:

@@ -33,7 +33,8 @@ class _Dialects(Mapping[str, "Dialect"]):
     """The dialects that generate, in the order in which ``auto`` tries them."""
 
     def __getitem__(self, name: str) -> Dialect:
-        return _made(name)
+        made: Dialect = _instance(*_CLASSES[name])
+        return made
 
     def __contains__(self, name: object) -> bool:
         return name in _CLASSES
@@ -43,11 +44,6 @@ class _Dialects(Mapping[str, "Dialect"]):
 
     def __len__(self) -> int:
         return len(_CLASSES)
-
-
-def _made(name: str) -> Dialect:
-    made: Dialect = _instance(*_CLASSES[name])
-    return made
 
 
 @cache

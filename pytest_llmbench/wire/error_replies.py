@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +20,7 @@ _MESSAGE_KEYS = (
 )  # fmt: skip
 _LABEL_KEYS = ("type", "code", "error_code", "errcode", "status_code", "error_type", "param")
 _CODE_KEYS = ("code", "error_code", "errcode", "status_code")
+_NO_FAILURE = ("", "0", "none", "ok", "success")
 _WRAPPERS = ("base_resp", "header")
 """Keys under which some servers put a code and a message, of successes too."""
 _REPLY_KEYS = frozenset(
@@ -88,12 +90,8 @@ def _tells_of_failure(source: Mapping[str, Any], *, whole: bool) -> bool:
         return False
     if source.get("success") is False or str(source.get("status")).lower() in ("error", "fail", "failed"):
         return True
-    return any(_is_failure_code(source[key]) for key in _CODE_KEYS if key in source)
-
-
-def _is_failure_code(code: Any) -> bool:
-    told = str(code).strip().lower()
-    return told not in ("", "0", "none", "ok", "success") and re.fullmatch(r"2\d\d", told) is None
+    codes = [str(source[key]).strip().lower() for key in _CODE_KEYS if key in source]
+    return any(code not in _NO_FAILURE and re.fullmatch(r"2\d\d", code) is None for code in codes)
 
 
 def error_text(error: Any) -> str:
@@ -107,16 +105,16 @@ def is_policy_error(error: Any) -> bool:
         return _POLICY_MESSAGE.search(error[:5000]) is not None
     if not isinstance(error, Mapping):
         return False
-    codes = {str(value).lower() for value in _codes(error)}
+    inner = error.get("innererror")
+    codes = {
+        str(source[key]).lower()
+        for source in (error, inner if isinstance(inner, Mapping) else {})
+        for key in ("code", "type", "error_type")
+        if source.get(key) is not None
+    }
     fields = error.get("provider_specific_fields")
     by_field = isinstance(fields, Mapping) and any(str(key).startswith("guardrail") for key in fields)
     return by_field or not codes.isdisjoint(_POLICY_CODES) or is_policy_error(_describe(error))
-
-
-def _codes(error: Mapping[str, Any]) -> Iterator[Any]:
-    inner = error.get("innererror")
-    for source in (error, inner if isinstance(inner, Mapping) else {}):
-        yield from (source[key] for key in ("code", "type", "error_type") if source.get(key) is not None)
 
 
 def _describe(error: Any, depth: int = 0) -> str:
@@ -130,14 +128,11 @@ def _describe(error: Any, depth: int = 0) -> str:
         return "" if error is None else str(error)
     messages = (_describe(error.get(key), depth + 1) for key in _MESSAGE_KEYS)
     message = next(filter(None, messages), "")
-    labels = [f"{key} {error[key]}" for key in _LABEL_KEYS if _is_label(error.get(key))]
+    told = {key: error[key] for key in _LABEL_KEYS if isinstance(error.get(key), str | int)}
+    labels = [f"{key} {value}" for key, value in told.items() if value != "" and not isinstance(value, bool)]
     if not message:
         return ", ".join(labels)
     return f"{message} ({', '.join(labels)})" if labels else message
-
-
-def _is_label(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
 
 
 _JSON_READ = 1024 * 1024
@@ -201,7 +196,10 @@ def classify_status(status: int, headers: Mapping[str, str], body: bytes) -> tup
     is that of a content policy or guardrail. Everything else is ``http_error``.
     """
     error, text = read_error_body(body)
-    reason = _with_phrase(status) + (f": {text}" if text else ", empty body")
+    phrase = ""
+    with suppress(ValueError):
+        phrase = f" {HTTPStatus(status).phrase}"
+    reason = f"HTTP {status}{phrase}" + (f": {text}" if text else ", empty body")
     if _is_overload(status, text, header(headers, "retry-after")):
         return Outcome.RATE_LIMITED, shorten(reason)
     if 400 <= status < 500 and status not in _NEVER_POLICY and is_policy_error(error):
@@ -225,13 +223,6 @@ def read_error_body(body: bytes) -> tuple[object, str]:
 def header(headers: Mapping[str, str], name: str) -> str | None:
     """The value of a header by its name in lower case, whatever case it came in; None if there is none."""
     return next((value for key, value in headers.items() if key.lower() == name), None)
-
-
-def _with_phrase(status: int) -> str:
-    try:
-        return f"HTTP {status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return f"HTTP {status}"
 
 
 _CONTENT_TYPES = {

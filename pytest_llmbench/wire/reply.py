@@ -171,7 +171,11 @@ def read_stream(
     summary.finish_reason = _finish(chunks)
     if not _set_server_totals(summary, chunks, usage) and count_text is not None:
         _count_here(summary, count_text, counted_by, limit)
-    content = _content(chunks, summary, count_text)
+    total = summary.output_tokens
+    if total is not None and summary.token_source in COUNTED_HERE:
+        content = spread(chunks, total, count_text)  # its count proves nothing about single chunks
+    else:
+        content = attribute(chunks, total, count_text)
     if summary.output_tokens is None and content.chunks:
         summary.output_tokens = _at_most(len(content.chunks), limit)
         summary.token_source = TokenSource.CHUNK_COUNT
@@ -264,13 +268,6 @@ def _drop_impossible_parts(summary: StreamSummary, usage: Usage) -> None:
         summary.contradiction = "; ".join(filter(None, (summary.contradiction, *told.values())))
 
 
-def _content(chunks: Sequence[Chunk], summary: StreamSummary, count_text: CountText | None) -> ContentChunks:
-    total = summary.output_tokens
-    if total is not None and summary.token_source in COUNTED_HERE:
-        return spread(chunks, total, count_text)  # its count proves nothing about single chunks
-    return attribute(chunks, total, count_text)
-
-
 def _set_instants(summary: StreamSummary, chunks: Sequence[Chunk], content: ContentChunks) -> None:
     if chunks:
         summary.first_event_ns = chunks[0].stamp_ns
@@ -315,7 +312,8 @@ def _set_reasoning_tokens(summary: StreamSummary, usage: tuple[Usage, bool], con
     elif content.attribution == "exact":
         pairs = zip(content.chunks, content.tokens, strict=True)
         summary.reasoning_tokens = sum(count for chunk, count in pairs if chunk.reasoning and not chunk.text)
-        summary.reasoning_token_source = _source_of_counts(content.chunks)
+        told = any(one.tokens is not None or one.tokens_cumulative is not None for one in content.chunks)
+        summary.reasoning_token_source = TokenSource.CHUNK_USAGE if told else TokenSource.CHUNK_COUNT
 
 
 def unshown_tokens(summary: StreamSummary) -> int:
@@ -327,11 +325,6 @@ def unshown_tokens(summary: StreamSummary) -> int:
     hidden = 0 if summary.reasoning else summary.reasoning_tokens or 0
     shown = sum(len(part.encode(errors="replace")) for part in (summary.text, summary.reasoning))
     return max(0, total - hidden - shown)
-
-
-def _source_of_counts(chunks: Sequence[Chunk]) -> TokenSource:
-    told = any(chunk.tokens is not None or chunk.tokens_cumulative is not None for chunk in chunks)
-    return TokenSource.CHUNK_USAGE if told else TokenSource.CHUNK_COUNT
 
 
 def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> tuple[Outcome, str]:
@@ -347,11 +340,13 @@ def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> t
     if not chunks:
         return Outcome.EMPTY, "the reply held no event at all"
     finish = summary.finish_reason
-    if finish is None:
-        return _unfinished(chunks, summary, done)
+    if finish is None and not done:
+        return Outcome.TRUNCATED, "the stream ended without a finish reason or an end marker"
+    if finish is None and summary.first_content_ns is not None and not counted_at_its_end(chunks):
+        return Outcome.TRUNCATED, "the stream ended with its end marker but gave no finish reason"
     if finish in POLICY_FINISH:
         return Outcome.REFUSED, f"finish reason {finish}: a safety system ended the reply"
-    if is_failure(finish):
+    if finish is not None and is_failure(finish):
         return Outcome.IN_BAND_ERROR, f"finish reason {finish} is not a normal end (stop or length)"
     if summary.first_content_ns is None:
         return Outcome.EMPTY, _no_content(summary)
@@ -378,16 +373,6 @@ def counted_at_its_end(chunks: Sequence[Chunk]) -> bool:
     )
     marked = any(chunk.done and chunk.usage is None for chunk in behind)
     return last >= 0 and counted and marked and not any(chunk.finish_reason for chunk in chunks)
-
-
-def _unfinished(chunks: Sequence[Chunk], summary: StreamSummary, done: bool) -> tuple[Outcome, str]:
-    if not done:
-        return Outcome.TRUNCATED, "the stream ended without a finish reason or an end marker"
-    if summary.first_content_ns is None:
-        return Outcome.EMPTY, _no_content(summary)
-    if counted_at_its_end(chunks):
-        return Outcome.OK, ""
-    return Outcome.TRUNCATED, "the stream ended with its end marker but gave no finish reason"
 
 
 def _no_content(summary: StreamSummary) -> str:
@@ -424,25 +409,18 @@ def answer_of(summary: StreamSummary, chunks: Sequence[Chunk], inline: InlineRea
     """The answer in a reply. ``chunks``: those that the summary was made of; empty if it was text of one
     choice. ``inline``: the tags of its reasoning."""
     text = summary.text
-    if any(chunk.calls for chunk in chunks) or len(_choices(chunks)) > 1:
-        text = _of_first_choice(chunks, inline)
+    choices = {chunk.choice for chunk in chunks if chunk.choice is not None}
+    if any(chunk.calls for chunk in chunks) or len(choices) > 1:
+        first = (min(choices, default=None), None)
+        own = [
+            replace(chunk, text=chunk.content) if chunk.called else chunk
+            for chunk in chunks
+            if chunk.choice in first
+        ]
+        text = "".join([chunk.text for chunk in split_inline(own, inline).chunks])
     thoughts = len(summary.reasoning) if summary.reasoning_tokens is None else 0
     counted = len(summary.text) + thoughts
     return Answer(text, len(text) / counted if counted else 1.0)
-
-
-def _of_first_choice(chunks: Sequence[Chunk], inline: InlineReasoning) -> str:
-    first = min(_choices(chunks), default=None)
-    own = [
-        replace(chunk, text=chunk.content) if chunk.called else chunk
-        for chunk in chunks
-        if chunk.choice in (first, None)
-    ]
-    return "".join([chunk.text for chunk in split_inline(own, inline).chunks])
-
-
-def _choices(chunks: Sequence[Chunk]) -> set[int]:
-    return {chunk.choice for chunk in chunks if chunk.choice is not None}
 
 
 Attribution = Literal["exact", "apportioned", "none"]
@@ -483,7 +461,12 @@ def counted_by_server(chunks: Sequence[Chunk]) -> ContentChunks | None:
 
 
 def _by_cumulative(chunks: Sequence[Chunk], textual: list[Chunk]) -> ContentChunks | None:
-    counted = [chunk for chunk in _up_to_finish(chunks) if chunk.tokens_cumulative is not None]
+    # Events behind that with the finish reason may repeat the total, but carry no output.
+    last_output = max(
+        (at for at, chunk in enumerate(chunks) if chunk.finish_reason or chunk.text or chunk.reasoning),
+        default=len(chunks) - 1,
+    )
+    counted = [chunk for chunk in chunks[: last_output + 1] if chunk.tokens_cumulative is not None]
     totals = [0, *(chunk.tokens_cumulative or 0 for chunk in counted)]
     steps = [after - before for before, after in pairwise(totals)]
     found = [
@@ -503,16 +486,6 @@ def _goes_on(found: Sequence[tuple[Chunk, int]]) -> bool:
     still = sum(not found[place][1] for place in textual)
     behind = sum(tokens for _, tokens in found[textual[-1] + 1 :]) if textual else 0
     return not still or (2 * still <= len(textual) and behind <= 1)
-
-
-def _up_to_finish(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-    """The chunks up to that with the finish reason: later events may repeat the total, but carry no
-    output."""
-    last_output = max(
-        (at for at, chunk in enumerate(chunks) if chunk.finish_reason or chunk.text or chunk.reasoning),
-        default=len(chunks) - 1,
-    )
-    return chunks[: last_output + 1]
 
 
 def _exact(found: Sequence[tuple[Chunk, int]]) -> ContentChunks:
@@ -580,12 +553,9 @@ def spread(chunks: Sequence[Chunk], total: int, count_text: CountText | None) ->
     textual = [chunk for chunk in chunks if chunk.text or chunk.reasoning]
     if not textual or total == 0:
         return ContentChunks(textual)
-    sizes = [_size(chunk.reasoning + chunk.text, count_text) for chunk in textual]
+    texts = [chunk.reasoning + chunk.text for chunk in textual]
+    sizes = [estimated_size(len(text)) if count_text is None else max(1, count_text(text)) for text in texts]
     return ContentChunks(textual, apportion(total, sizes), "apportioned")
-
-
-def _size(text: str, count_text: CountText | None) -> int:
-    return estimated_size(len(text)) if count_text is None else max(1, count_text(text))
 
 
 def estimated_size(characters: int) -> int:

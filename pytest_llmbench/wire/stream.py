@@ -59,7 +59,8 @@ def events_of(
 ) -> Iterator[SSEEvent]:
     """The events of one body, including one that its end cut off. ``protocol``: that of the dialect. Behind
     :data:`MOST_EVENTS` there is one that says so, and nothing more is read."""
-    decoder, room = _decoder_of(protocol)(max_line_bytes), MOST_EVENTS
+    made = cast(_MakeDecoder, _DECODERS.get(protocol) or named("decoders", protocol) or SSEDecoder)
+    decoder, room = made(max_line_bytes), MOST_EVENTS
     for number, (data, stamp_ns) in enumerate(reads):
         found = decoder.feed(data, stamp_ns, number)
         yield from found[:room]
@@ -69,12 +70,6 @@ def events_of(
             yield SSEEvent("", "message", stamp_ns, number, problem=problem)
             return
     yield from decoder.close()
-
-
-def _decoder_of(protocol: str) -> _MakeDecoder:
-    if protocol in _DECODERS:
-        return _DECODERS[protocol]
-    return cast(_MakeDecoder, named("decoders", protocol) or SSEDecoder)
 
 
 def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:

@@ -143,18 +143,15 @@ class _Reading:
             summary.server_timings = {}
         self._set_instants(summary, found, visible)
         summary.text = found.text
-        if teach is not None and key in self._memory.summaries and self._is_proved(shape):
+        proved = self._memory.shape
+        if teach is None or proved is None or not self._id or key not in self._memory.summaries:
+            return summary
+        head = proved.before + self._id + proved.between
+        if head == shape.before + shape.between and proved.tail == shape.tail:
+            # It was proved that text events of this shape read the same with another id.
             count = len(found.pieces)
             teach(Lesson(self._id, shape, found.start, count, visible is not None, summary))
         return summary
-
-    def _is_proved(self, shape: KnownShape) -> bool:
-        """Whether it was proved that text events of this shape read the same with another id."""
-        proved = self._memory.shape
-        if proved is None or not self._id:
-            return False
-        head = proved.before + self._id + proved.between
-        return head == shape.before + shape.between and proved.tail == shape.tail
 
     def _shape(self) -> tuple[KnownShape, int]:
         """The shape of the text events, and the position of the first."""

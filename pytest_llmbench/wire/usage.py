@@ -42,40 +42,26 @@ def usage_of(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:
     if not given:
         return Usage(), False
     apart = [chunk.usage for chunk in given if chunk.usage and chunk.choice is None]
-    if len(apart) > 1 and _choices(chunks) > 1:
-        return _one_per_choice(apart), True
+    if len(apart) > 1 and _choices(chunks) > 1:  # one for each choice of the request: their outputs add up
+        outputs = [usage.output_tokens for usage in apart if usage.output_tokens is not None]
+        last = apart[-1]
+        made, asked = sum(outputs) if outputs else None, last.input_tokens or None
+        return Usage(asked, made, last.cached_tokens), True
     last_output = max((at for at, chunk in enumerate(chunks) if chunk.text or chunk.reasoning), default=-1)
     apart = [chunk.usage for chunk in chunks[last_output + 1 :] if chunk.usage and chunk.choice is None]
     finish = next((at for at, chunk in enumerate(chunks) if chunk.finish_reason is not None), len(chunks))
     final = bool(apart) or any(chunk.usage is not None for chunk in chunks[finish:])
-    return _with_input([chunk.usage for chunk in given if chunk.usage is not None]), final
+    usages = [chunk.usage for chunk in given if chunk.usage is not None]
+    # Input counts are those of the last that has them: some servers send them once, and a zero ever after.
+    counted = next((usage for usage in reversed(usages) if usage.input_tokens), Usage())
+    cached = counted.cached_tokens
+    if cached is None:
+        cached = next((it.cached_tokens for it in reversed(usages) if it.cached_tokens is not None), None)
+    return replace(usages[-1], input_tokens=counted.input_tokens, cached_tokens=cached), final
 
 
 def _choices(chunks: Sequence[Chunk]) -> int:
     return len({chunk.choice for chunk in chunks} - {None})
-
-
-def _with_input(given: Sequence[Usage]) -> Usage:
-    """The last usage, with the input counts of the last that has them: some servers send them once, and a
-    zero ever after."""
-    last = given[-1]
-    counted = next((usage for usage in reversed(given) if usage.input_tokens), Usage())
-    cached = counted.cached_tokens
-    if cached is None:
-        cached = next((it.cached_tokens for it in reversed(given) if it.cached_tokens is not None), None)
-    return replace(last, input_tokens=counted.input_tokens, cached_tokens=cached)
-
-
-def _one_per_choice(finals: Sequence[Usage]) -> Usage:
-    """The usage of several choices of one request, each with its own usage object: their outputs add up."""
-    outputs = [usage.output_tokens for usage in finals if usage.output_tokens is not None]
-    return replace(
-        finals[-1],
-        input_tokens=finals[-1].input_tokens or None,
-        output_tokens=sum(outputs) if outputs else None,
-        reasoning_tokens=None,
-        total_tokens=None,
-    )
 
 
 def refutation(output_tokens: int, chunks: Sequence[Chunk]) -> str:
@@ -146,8 +132,24 @@ def refuse_impossible(record: RequestRecord, sent_bytes: int, received_bytes: in
     it."""
     outputs = max(TIMES_THE_LIMIT * (record.requested_max_tokens or 0), received_bytes)
     inputs = sent_bytes + TEMPLATE_TOKENS
-    claims = [*_of_output(record, outputs), *_of_input(record, inputs), *_of_times(record)]
-    claims += [*_of_preemptions(record, inputs + outputs), *_of_drafts(record, outputs)]
+    asked = f"tokens of a request of {record.requested_input_tokens}"
+    lost = MOST_PREEMPTIONS * (inputs + outputs)
+    claims = _of_output(record, outputs)
+    claims += _beyond(
+        record, ("input_tokens", inputs, f"input {asked}"), ("cached_tokens", inputs, f"cached {asked}")
+    )
+    claims += _of_times(record)
+    claims += _beyond(
+        record,
+        ("preemptions", MOST_PREEMPTIONS, "preemptions"),
+        ("critical_evictions", MOST_PREEMPTIONS, "critical evictions"),
+        ("preempted_tokens", lost, "tokens lost to preemption"),
+    )
+    drafted, accepted = record.draft_tokens, record.accepted_draft_tokens
+    # A step gives at least a token, so there are no more drafts than tokens.
+    if (drafted or 0) > MOST_DRAFTED * outputs or (drafted is not None and (accepted or 0) > drafted):
+        record.draft_tokens = record.accepted_draft_tokens = None
+        claims.append(f"{short_count(accepted)} accepted of {short_count(drafted)} guessed tokens")
     if not claims:
         return
     text = f"the server claims {', '.join(claims)}"
@@ -170,14 +172,13 @@ def _of_output(record: RequestRecord, most: int) -> list[str]:
     return found
 
 
-def _of_input(record: RequestRecord, most: int) -> list[str]:
+def _beyond(record: RequestRecord, *limits: tuple[str, int, str]) -> list[str]:
+    """Remove counts above their limits. Each: the field, the most that can be, what is counted."""
     found = []
-    for name, word in (("input_tokens", "input"), ("cached_tokens", "cached")):
+    for name, most, words in limits:
         value = getattr(record, name)
         if value is not None and value > most:
-            found.append(
-                f"{short_count(value)} {word} tokens of a request of {record.requested_input_tokens}"
-            )
+            found.append(f"{short_count(value)} {words}")
             setattr(record, name, None)
     return found
 
@@ -193,29 +194,6 @@ def _of_times(record: RequestRecord) -> list[str]:
             found.append(f"{word} of {value / 1e9:.3g} s in a request of {lasted_ns / 1e9:.3g} s")
             setattr(record, name, None)
     return found
-
-
-def _of_preemptions(record: RequestRecord, tokens: int) -> list[str]:
-    found = []
-    if (record.preemptions or 0) > MOST_PREEMPTIONS:
-        found.append(f"{short_count(record.preemptions)} preemptions")
-        record.preemptions = None
-    if (record.critical_evictions or 0) > MOST_PREEMPTIONS:
-        found.append(f"{short_count(record.critical_evictions)} critical evictions")
-        record.critical_evictions = None
-    if (record.preempted_tokens or 0) > MOST_PREEMPTIONS * tokens:
-        found.append(f"{short_count(record.preempted_tokens)} tokens lost to preemption")
-        record.preempted_tokens = None
-    return found
-
-
-def _of_drafts(record: RequestRecord, outputs: int) -> list[str]:
-    """A step gives at least a token, so there are no more drafts than tokens."""
-    drafted, accepted = record.draft_tokens, record.accepted_draft_tokens
-    if (drafted or 0) <= MOST_DRAFTED * outputs and (drafted is None or (accepted or 0) <= drafted):
-        return []
-    record.draft_tokens = record.accepted_draft_tokens = None
-    return [f"{short_count(accepted)} accepted of {short_count(drafted)} guessed tokens"]
 
 
 def short_count(value: int | None) -> str:
