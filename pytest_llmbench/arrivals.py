@@ -265,8 +265,6 @@ class After(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """The state of a session that is under way."""
-
     waiting: dict[int, PlannedRequest] = field(default_factory=dict)
     """Turns that are not due yet, by turn number."""
     missing: dict[int, int] = field(default_factory=dict)

@@ -182,7 +182,6 @@ class JobLoop:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether more will be sent."""
         return self._flow.unsent > 0 or not self._supply.exhausted
 
     def _next_ns(self) -> int | None:
@@ -266,7 +265,6 @@ class JobLoop:
         self._changed.set()
 
     def _ring(self) -> None:
-        """End the load: the duration has passed."""
         if self._is_enough(self._last_ns):
             self._finish(self._last_ns)
 

@@ -97,7 +97,6 @@ def split_inline(chunks: Sequence[Chunk], declared: InlineReasoning) -> Split:
 
 
 def _marked(text: str, declared: InlineReasoning) -> _Marked | None:
-    """The reasoning in a text; ``None`` if it has none."""
     begin = len(text) - len(text.lstrip())
     named = declared.form
     if named in ("auto", "gpt-oss") and text.startswith(_HARMONY_STARTS, begin):

@@ -241,7 +241,6 @@ class _Reading:
             raise _UnusualError from None
 
     def _texts(self, shape: KnownShape, start: int) -> _Texts:
-        """All text events from ``start`` on."""
         head, tail = shape.before + shape.between, shape.tail
         blocks = self._body[start:].split(b"\n")[:-2:2]
         for _ in range(_MOST_AFTER):

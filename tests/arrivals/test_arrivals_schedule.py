@@ -60,7 +60,7 @@ def test_poisson_total_keeps_its_variance():
 
 
 @pytest.mark.parametrize("arrival", ["poisson", "uniform", "gamma"])
-def test_first_request_comes_after_one_gap(arrival: str):
+def test_first_request_comes_after_one_gap(arrival):
     firsts = np.array([schedule_ns(OpenLoop(10.0, arrival), 1, seed)[0] for seed in range(2000)]) / 1e9
     assert firsts.min() > 0
     assert firsts.mean() == pytest.approx(0.1, rel=0.08)
@@ -115,7 +115,7 @@ def test_uniform_gaps_are_constant():
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 0.5, 1.0, 4.0])
-def test_gamma_gaps_have_the_declared_variation(burstiness: float):
+def test_gamma_gaps_have_the_declared_variation(burstiness):
     load = OpenLoop(40.0, "gamma", burstiness)
     gaps = gaps_s(load, count=60_000)
     assert gaps.mean() == pytest.approx(1 / 40.0, rel=0.03)

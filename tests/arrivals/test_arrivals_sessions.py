@@ -40,7 +40,7 @@ def told(due: list[Due]) -> list[tuple[int, int]]:
     return [(turn_of(each.request).number, each.at_ns) for each in due]
 
 
-def test_turns_in_a_row_follow_the_end_and_the_pause() -> None:
+def test_turns_in_a_row_follow_the_end_and_the_pause():
     flow, turns = SessionFlow(), session((), (1,), (2,))
     assert told(flow.begin(turns, 1000)) == [(1, 1000)]
     assert flow.unsent == 3
@@ -57,7 +57,7 @@ def test_turns_in_a_row_follow_the_end_and_the_pause() -> None:
     assert flow.ended(turn_of(turns[2]), now_ns, ok=True) == ([], True, False)
 
 
-def test_a_turn_without_a_pause_is_taken_at_the_end_before_it() -> None:
+def test_a_turn_without_a_pause_is_taken_at_the_end_before_it():
     flow, turns = SessionFlow(), session((), (1,), (2,), pause_ns=0)
     flow.begin(turns, 1000)
     flow.take(0)
@@ -76,9 +76,7 @@ def test_a_turn_without_a_pause_is_taken_at_the_end_before_it() -> None:
         pytest.param([()], 0, id="nothing-follows"),
     ],
 )
-def test_a_turn_is_taken_at_the_end_before_it_only_where_it_alone_waits_for_that_alone(
-    waits: list[tuple[int, ...]], pause_ns: int
-) -> None:
+def test_a_turn_is_taken_at_the_end_before_it_only_where_it_alone_waits_for_that_alone(waits, pause_ns):
     flow, turns = SessionFlow(), session(*waits, pause_ns=pause_ns)
     for _ in flow.begin(turns, 0):
         flow.take(0)
@@ -88,7 +86,7 @@ def test_a_turn_is_taken_at_the_end_before_it_only_where_it_alone_waits_for_that
     flow.ended(turn_of(turns[0]), 100, ok=True)  # which it was not told of yet
 
 
-def test_the_end_of_a_chain_joins_what_ran_beside_it() -> None:
+def test_the_end_of_a_chain_joins_what_ran_beside_it():
     flow, turns = SessionFlow(), session((), (1,), (1,), (2,), (3, 4), pause_ns=0)
     flow.begin(turns, 0)
     flow.take(0)
@@ -103,7 +101,7 @@ def test_the_end_of_a_chain_joins_what_ran_beside_it() -> None:
     assert flow.ended(turn_of(turns[4]), 400, ok=True) == ([], True, False)
 
 
-def test_no_turn_of_a_session_that_was_cut_off_is_taken() -> None:
+def test_no_turn_of_a_session_that_was_cut_off_is_taken():
     flow, turns = SessionFlow(), session((), (1,), (2,), pause_ns=0)
     flow.begin(turns, 0)
     flow.take(0)
@@ -114,7 +112,7 @@ def test_no_turn_of_a_session_that_was_cut_off_is_taken() -> None:
     assert flow.ended(turn_of(turns[1]), 200, ok=True) == ([], True, True)
 
 
-def test_a_join_waits_for_the_last_of_those_that_fanned_out() -> None:
+def test_a_join_waits_for_the_last_of_those_that_fanned_out():
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
     flow.take(turn_of(turns[0]).session)
@@ -128,7 +126,7 @@ def test_a_join_waits_for_the_last_of_those_that_fanned_out() -> None:
     assert told(flow.ended(turn_of(turns[1]), 400, ok=True).due) == [(4, 410)]
 
 
-def test_the_order_in_which_causes_are_named_is_of_no_account() -> None:
+def test_the_order_in_which_causes_are_named_is_of_no_account():
     flow, turns = SessionFlow(), session((), (1,), (1,), (3, 2))
     flow.begin(turns, 0)
     flow.take(turn_of(turns[0]).session)
@@ -141,7 +139,7 @@ def test_the_order_in_which_causes_are_named_is_of_no_account() -> None:
     assert told(flow.ended(turn_of(turns[1]), 400, ok=True).due) == [(4, 410)]
 
 
-def test_a_session_is_cut_off_by_a_turn_that_does_not_end_well() -> None:
+def test_a_session_is_cut_off_by_a_turn_that_does_not_end_well():
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
     flow.take(turn_of(turns[0]).session)
@@ -155,7 +153,7 @@ def test_a_session_is_cut_off_by_a_turn_that_does_not_end_well() -> None:
     assert not flow.take(turn_of(turns[2]).session)
 
 
-def test_what_is_in_flight_when_a_session_is_cut_off_goes_on_to_its_end() -> None:
+def test_what_is_in_flight_when_a_session_is_cut_off_goes_on_to_its_end():
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
     flow.take(turn_of(turns[0]).session)
@@ -166,7 +164,7 @@ def test_what_is_in_flight_when_a_session_is_cut_off_goes_on_to_its_end() -> Non
     assert flow.ended(turn_of(turns[2]), 130, ok=True) == ([], True, True)
 
 
-def test_a_reply_that_turns_out_bad_later_cuts_what_has_not_been_sent() -> None:
+def test_a_reply_that_turns_out_bad_later_cuts_what_has_not_been_sent():
     flow, turns = SessionFlow(), session((), (1,), (2,))
     flow.begin(turns, 0)
     flow.take(turn_of(turns[0]).session)
@@ -177,7 +175,7 @@ def test_a_reply_that_turns_out_bad_later_cuts_what_has_not_been_sent() -> None:
     assert not flow.cut(0)
 
 
-def test_requests_are_taken_apart_into_sessions() -> None:
+def test_requests_are_taken_apart_into_sessions():
     first, second = session((), (1,)), session((), number=1)
     assert list(sessions_of([*first, *second])) == [tuple(first), tuple(second)]
     with pytest.raises(SuiteError, match="belongs to no session"):
@@ -186,7 +184,7 @@ def test_requests_are_taken_apart_into_sessions() -> None:
         list(sessions_of(first[1:]))
 
 
-def test_starts_are_those_of_the_schedule_and_go_on_where_a_sequence_is_taken_up() -> None:
+def test_starts_are_those_of_the_schedule_and_go_on_where_a_sequence_is_taken_up():
     def starts(load: Load, first_session: int, **changes: Any) -> list[int]:
         return list(islice(starts_ns(PLAN.with_(load=load, **changes), first_session), 500))
 

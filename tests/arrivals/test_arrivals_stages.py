@@ -40,7 +40,7 @@ RATES = st.floats(4, 200)
 
 @given(st.lists(st.tuples(st.floats(0.5, 30), RATES, RATES), min_size=1, max_size=5), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
-def test_each_stage_has_as_many_arrivals_as_its_rate_says(lengths: list, seed: int) -> None:
+def test_each_stage_has_as_many_arrivals_as_its_rate_says(lengths, seed):
     ends = np.cumsum([length for length, _, _ in lengths]).tolist()
     entries = [(at, (first, last)) for at, (_, first, last) in zip([0.0, *ends], lengths, strict=False)]
     entries.append((ends[-1], 0))
@@ -57,7 +57,7 @@ def test_each_stage_has_as_many_arrivals_as_its_rate_says(lengths: list, seed: i
         assert stats.binomtest(here, total, min(1.0, share)).pvalue > 1e-6
 
 
-def test_within_a_ramp_arrivals_have_its_law() -> None:
+def test_within_a_ramp_arrivals_have_its_law():
     due = arrivals_s([(0, (0, 100)), (100, 0)])
     assert len(due) == 5000
     assert stats.kstest(due, lambda t: (t / 100) ** 2).pvalue > 0.001
@@ -65,7 +65,7 @@ def test_within_a_ramp_arrivals_have_its_law() -> None:
     assert stats.kstest(down, lambda t: 1 - (1 - t / 100) ** 2).pvalue > 0.001
 
 
-def test_regular_gaps_on_the_clock_of_the_load_are_exact() -> None:
+def test_regular_gaps_on_the_clock_of_the_load_are_exact():
     """With hardly any randomness request i of N is due when i/(N + 1) of the load is."""
     due = arrivals_s([(0, 10, "slow"), (10, 100, "fast"), (11, 0, "pause"), (20, 10, "slow_again"), (30, 0)],
                      burstiness=1e9)  # fmt: skip
@@ -78,7 +78,7 @@ def test_regular_gaps_on_the_clock_of_the_load_are_exact() -> None:
     assert ramped[49] == pytest.approx(np.sqrt(50 * 100 / 101), rel=1e-3)
 
 
-def test_without_an_end_the_last_rate_goes_on_and_fewer_are_the_beginning_of_more() -> None:
+def test_without_an_end_the_last_rate_goes_on_and_fewer_are_the_beginning_of_more():
     entries = [(0, 5), (60, 50)]
     many, few = arrivals_s(entries, 20_000), arrivals_s(entries, 1000)
     assert (many[:1000] == few).all()
@@ -89,12 +89,12 @@ def test_without_an_end_the_last_rate_goes_on_and_fewer_are_the_beginning_of_mor
     assert (arrivals_s(SPIKE, seed=2) != arrivals_s(SPIKE)).any()
 
 
-def test_one_stage_without_an_end_is_a_poisson_load_of_its_rate() -> None:
+def test_one_stage_without_an_end_is_a_poisson_load_of_its_rate():
     plain = schedule_ns(OpenLoop(40.0), 500, 7)
     assert np.abs(schedule_ns(load([(0, 40)]), 500, 7) - plain).max() <= 1
 
 
-def test_shapes_by_name_are_lists() -> None:
+def test_shapes_by_name_are_lists():
     assert SPIKE == [(0, 5, "before"), (60, 50, "spike"), (70, 5, "after"), (130, 0, "end")]
     assert ramp(1, 9, 10, 5) == [(0, (1, 9), "ramp"), (10, 9, "top"), (15, 0, "end")]
     assert steps([1, 2], 10) == [(0, 1, "step1"), (10, 2, "step2"), (20, 0, "end")]
@@ -124,11 +124,11 @@ def test_shapes_by_name_are_lists() -> None:
         ([(0, 1e6), (1e7, 0)], "give 1 to 100,000,000"),
     ],
 )
-def test_what_is_no_list_of_stages_is_told(wrong: object, told: str) -> None:
+def test_what_is_no_list_of_stages_is_told(wrong, told):
     (found,) = stage_mistakes(wrong)
     assert told in found
 
 
-def test_more_requests_than_the_stages_have_are_refused() -> None:
+def test_more_requests_than_the_stages_have_are_refused():
     with pytest.raises(SuiteError, match="the stages end after 1100 requests, 1200 are asked for"):
         schedule_ns(load(SPIKE), 1200, 1)

@@ -47,9 +47,7 @@ def test_each_record_has_the_model_of_its_reply(
     assert list(records.answered_by) == [None, "m-small", None, None] * 8
 
 
-def test_a_reply_that_failed_may_name_one_too(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_reply_that_failed_may_name_one_too(serve, generator_for, plan):
     cut = answer("m-small")[:-60]
     records = generator_for(serve(lambda it: (it.send(cut), it.close()))).run(plan(1)).records
     assert not records.ok.any()

@@ -15,7 +15,7 @@ class HeardError(Exception):
     """Raised by the handler of the test."""
 
 
-def test_a_signal_that_another_thread_has_taken_is_heard() -> None:
+def test_a_signal_that_another_thread_has_taken_is_heard():
     def handler(*_: object) -> None:
         raise HeardError
 
@@ -35,7 +35,7 @@ def test_a_signal_that_another_thread_has_taken_is_heard() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_results_and_errors_are_those_of_the_future() -> None:
+def test_results_and_errors_are_those_of_the_future():
     good: Future[int] = Future()
     good.set_result(3)
     assert result_of(good) == 3

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,12 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator import dispatcher
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import Limits, LoadLimits
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.plan import Batch, Deadlines, LoadPlan
 from pytest_llmbench.model.records import MISSING
 
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 BATCH = 40
 
 
@@ -122,12 +117,8 @@ def arrivals() -> Iterator[Callable[..., Arrivals]]:
 
 @pytest.mark.parametrize("kernel_stamps", [True, False])
 def test_the_last_bytes_leave_when_the_rest_of_all_is_there(
-    arrivals: Callable[..., Arrivals],
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    kernel_stamps: bool,
-) -> None:
+    arrivals, generator_for, plan, loop_factory, kernel_stamps
+):
     server = arrivals()
     generator = generator_for(server.url, loop_factory=loop_factory, kernel_stamps=kernel_stamps)
     for _ in range(2):  # on new connections, and on kept ones
@@ -147,12 +138,7 @@ def test_the_last_bytes_leave_when_the_rest_of_all_is_there(
     assert server.connections == BATCH
 
 
-def test_over_tls(
-    arrivals: Callable[..., Arrivals],
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    tmp_path: Path,
-) -> None:
+def test_over_tls(arrivals, generator_for, plan, tmp_path):
     authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -163,7 +149,7 @@ def test_over_tls(
     assert max(server.rest_ns) < min(server.last_ns)
 
 
-def test_several_workers_release_on_one_instant(arrivals: Callable[..., Arrivals], plan: MakePlan) -> None:
+def test_several_workers_release_on_one_instant(arrivals, plan):
     server = arrivals()
     with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=2, model="m") as generator:
         seen = generator.run(plan(9, load=Batch(9)))
@@ -172,9 +158,7 @@ def test_several_workers_release_on_one_instant(arrivals: Callable[..., Arrivals
     assert seen.records.scheduled_ns.tolist() == [seen.started_ns] * 9
 
 
-def test_long_bodies_are_taken_first(
-    arrivals: Callable[..., Arrivals], generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_long_bodies_are_taken_first(arrivals, generator_for, plan):
     """More than the buffers of two kernels hold."""
     server = arrivals()
     workload = TextWorkload(text="x" * 8_000_000)
@@ -183,9 +167,7 @@ def test_long_bodies_are_taken_first(
     assert max(server.rest_ns) < min(server.last_ns)
 
 
-def test_a_server_that_takes_no_body_holds_nobody_up_for_ever(
-    arrivals: Callable[..., Arrivals], generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_server_that_takes_no_body_holds_nobody_up_for_ever(arrivals, generator_for, plan):
     server = arrivals(deaf=frozenset({0}))
     limits = Deadlines(connect_s=0.5, first_byte_s=5, between_chunks_s=1, total_s=6, drain_s=3)
     workload = TextWorkload(text="x" * 8_000_000)
@@ -210,13 +192,8 @@ def test_a_server_that_takes_no_body_holds_nobody_up_for_ever(
     ],
 )
 def test_a_server_that_does_not_wait_for_the_last_byte_is_told_in_one_line(
-    arrivals: Callable[..., Arrivals],
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    answer: bytes,
-    outcome: str,
-    error: str,
-) -> None:
+    arrivals, generator_for, plan, answer, outcome, error
+):
     def at_rest(number: int, transport: asyncio.Transport) -> None:
         if number % 4 == 0:
             transport.write(answer)
@@ -230,9 +207,7 @@ def test_a_server_that_does_not_wait_for_the_last_byte_is_told_in_one_line(
     assert all(error in str(each) for each in records.error if each is not None)
 
 
-def test_more_than_there_may_be_connections_is_refused_before_any(
-    arrivals: Callable[..., Arrivals], generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_more_than_there_may_be_connections_is_refused_before_any(arrivals, generator_for, plan):
     server = arrivals()
     generator = generator_for(server.url, limits=LoadLimits(host=Limits(descriptors=1000)))
     with pytest.raises(SuiteError, match="1000 connections need 1064 open files, the limit is 1000"):
@@ -240,7 +215,7 @@ def test_more_than_there_may_be_connections_is_refused_before_any(
     assert server.connections == 0
 
 
-def test_a_batch_is_no_load_of_sessions_and_has_no_more_requests_than_it_is() -> None:
+def test_a_batch_is_no_load_of_sessions_and_has_no_more_requests_than_it_is():
     made = LoadPlan("x", TextWorkload(), Batch(3), 4, seed=1)
     assert made.mistakes() == [
         "a batch of 3 is so many requests at most, and has no sessions and no duration"

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
-from scripted_server import REPLY, Conversation, ScriptedServer, plain, reply
+from scripted_server import REPLY, Conversation, plain, reply
 
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
+from pytest_llmbench.model.plan import ClosedLoop
 
 
 def in_flight_over_time(seen_dispatched: np.ndarray, seen_finished: np.ndarray) -> np.ndarray:
@@ -24,9 +17,7 @@ def in_flight_over_time(seen_dispatched: np.ndarray, seen_finished: np.ndarray) 
     return np.cumsum(changes[np.lexsort((changes, instants))]).astype(int)
 
 
-def test_closed_loop_keeps_concurrency(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_closed_loop_keeps_concurrency(serve, generator_for, plan, loop_factory):
     """Failures are replaced like successes; the number in flight is C from the start to the drain."""
     concurrency, count = 5, 60
 
@@ -51,9 +42,7 @@ def test_closed_loop_keeps_concurrency(
     assert seen.in_flight_at_end == 0
 
 
-def test_a_replacement_is_due_when_the_slot_becomes_free(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_replacement_is_due_when_the_slot_becomes_free(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(30, load=ClosedLoop(3)))
     records = seen.records
     assert records.scheduled_ns[:3].tolist() == [seen.started_ns] * 3
@@ -64,7 +53,7 @@ def test_a_replacement_is_due_when_the_slot_becomes_free(
     assert seen.selfcheck.send_lag_p99_ns is None
 
 
-def test_slots_are_fired_together(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_slots_are_fired_together(serve, generator_for, plan):
     """Nobody is answered before all C requests are there: with fewer at a time this would never end."""
 
     def script(conversation: Conversation) -> None:
@@ -77,14 +66,14 @@ def test_slots_are_fired_together(serve: Serve, generator_for: GeneratorFor, pla
     assert seen.selfcheck.connections_prewarmed == 40
 
 
-def test_more_slots_than_requests(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_more_slots_than_requests(serve, generator_for, plan):
     server = serve(reply(REPLY))
     seen = generator_for(server).run(plan(3, load=ClosedLoop(50)))
     assert seen.records.counts()["ok"] == 3
     assert server.accepted == 3
 
 
-def test_no_requests(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_no_requests(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(0))
     assert seen.records.counts()["submitted"] == 0
     assert seen.selfcheck.cpu_share is not None

@@ -16,7 +16,6 @@ from scripted_server import (
     REPLY,
     STREAM,
     Conversation,
-    ScriptedServer,
     chunk,
     chunked,
     event,
@@ -32,11 +31,11 @@ from pytest_llmbench.generator.in_process_transports import (
     TaskTransport,
     parameters_of,
 )
-from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread
+from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -47,17 +46,11 @@ from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload
 
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
-
 IN_BAND = HEAD + chunked((event({"error": {"message": "out of memory"}}), DONE))
 FIRST = HEAD + chunk(text_event("one"))
 
 
-def test_a_request_that_is_cut_closes_its_connection(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_request_that_is_cut_closes_its_connection(serve, generator_for, plan, loop_factory):
     closed = threading.Event()
 
     def script(conversation: Conversation) -> None:
@@ -84,7 +77,7 @@ def test_a_request_that_is_cut_closes_its_connection(
     assert not records.failed.any()
 
 
-def test_before_the_first_byte(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_before_the_first_byte(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         conversation.sock.recv(1)
         conversation.close()
@@ -104,9 +97,7 @@ def test_before_the_first_byte(serve: Serve, generator_for: GeneratorFor, plan: 
     ],
     ids=["complete", "status", "in band"],
 )  # fmt: skip
-def test_what_ends_before_the_cut_says_how(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, reply: bytes, end: str, said: str | None
-) -> None:
+def test_what_ends_before_the_cut_says_how(serve, generator_for, plan, reply, end, said):
     server = serve(lambda conversation: conversation.send(reply))
     seen = generator_for(server).run(plan(2, workload=Impatient(after_ms=(5_000, 5_000))))
     for outcome, before, error in ends(seen):
@@ -115,16 +106,14 @@ def test_what_ends_before_the_cut_says_how(
     assert not seen.records.failed.any()
 
 
-def test_nobody_there(generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_nobody_there(generator_for, plan):
     seen = generator_for("http://127.0.0.1:9/v1").run(plan(1, workload=Impatient(after_ms=(5_000,))))
     ((outcome, before, error),) = ends(seen)
     assert (outcome, before) == ("cut_by_user", "disconnected")
     assert error
 
 
-def test_what_the_session_s_end_stops_is_cancelled(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_what_the_session_s_end_stops_is_cancelled(serve, generator_for, plan):
     server = serve(lambda conversation: conversation.wait(20))
     generator = generator_for(server)
     timer = threading.Timer(0.3, generator.stop, ["enough"])
@@ -172,7 +161,7 @@ def application() -> tuple[Callable[..., Any], list[str]]:
 
 
 @pytest.mark.parametrize("made", [generate, application])
-def test_in_process_the_call_is_cancelled(made: Any, plan: MakePlan) -> None:
+def test_in_process_the_call_is_cancelled(made, plan):
     code, ends_of = made()
     transport: TaskTransport
     spoken: Dialect
@@ -198,13 +187,13 @@ def engine() -> Iterator[EmbeddedEngine]:
         yield engine
 
 
-def test_the_engine_aborts_what_is_cut(engine: EmbeddedEngine, plan: MakePlan) -> None:
+def test_the_engine_aborts_what_is_cut(engine, plan):
     with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:
         seen = generator.run(plan(8, workload=LONG, load=ClosedLoop(4)))
     assert_aborted_where_cut(seen, engine, 8)
 
 
-def test_with_several_workers(engine: EmbeddedEngine, plan: MakePlan) -> None:
+def test_with_several_workers(engine, plan):
     with DistributedLoadGenerator(
         Address(engine.url), "openai-chat", workers=2, model=engine.model
     ) as generator:
@@ -212,7 +201,7 @@ def test_with_several_workers(engine: EmbeddedEngine, plan: MakePlan) -> None:
     assert_aborted_where_cut(seen, engine, 12)
 
 
-def test_a_session_goes_on_after_a_turn_that_was_cut(engine: EmbeddedEngine, plan: MakePlan) -> None:
+def test_a_session_goes_on_after_a_turn_that_was_cut(engine, plan):
     cuts = Cuts(0.5, Uniform(20, 80))
     chat = SessionWorkload("chat", Fixed(4), Fixed(10), Fixed(60), Fixed(30), cuts=cuts)
     with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:

@@ -13,17 +13,14 @@ from pytest_llmbench.generator.dispatcher import last_moved_ns
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.prepared import PreparedRequest
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import TIME_IS_UP
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.stats import failing
 from pytest_llmbench.stats.failing import LONG_NS, PATIENT_NS, QUIET_NS, STREAK, FailureWatch
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
 Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 S = 1_000_000_000
 
 
@@ -68,14 +65,14 @@ ALIVE: list[tuple[Outcome, int | None]] = [
 
 
 @pytest.mark.parametrize(("outcome", "status"), DEAD)
-def test_so_many_in_a_row_are_enough(outcome: Outcome, status: int | None) -> None:
+def test_so_many_in_a_row_are_enough(outcome, status):
     ends = [(outcome, status)] * STREAK
     assert "stopped answering: the last 20" in (verdict(watch_after(*ends), [], S) or "")
     assert verdict(watch_after(*ends[1:]), [], S) is None
 
 
 @pytest.mark.parametrize(("outcome", "status"), ALIVE)
-def test_any_answer_among_them_begins_the_count_anew(outcome: Outcome, status: int | None) -> None:
+def test_any_answer_among_them_begins_the_count_anew(outcome, status):
     dead = [(Outcome.DISCONNECTED, None)] * (STREAK - 1)
     watch = watch_after(*dead, (outcome, status), *dead)
     assert verdict(watch, [], S) is None
@@ -85,7 +82,7 @@ def test_any_answer_among_them_begins_the_count_anew(outcome: Outcome, status: i
     assert verdict(watch, [], S) is not None
 
 
-def test_a_stream_that_flows_is_an_answer() -> None:
+def test_a_stream_that_flows_is_an_answer():
     watch = watch_after(*[(Outcome.HTTP_ERROR, 500)] * (2 * STREAK))
     now = 100 * S
     assert verdict(watch, [exchange(), exchange(now - S // 10, status=200)], now) is None
@@ -93,7 +90,7 @@ def test_a_stream_that_flows_is_an_answer() -> None:
     assert verdict(watch, [exchange(now, status=500)], now) is not None  # the head of the next error page
 
 
-def test_fewer_are_enough_when_nothing_was_answered_for_long() -> None:
+def test_fewer_are_enough_when_nothing_was_answered_for_long():
     watch = watch_after()
     watch.note(record(Outcome.OK, at_ns=5 * S))
     for _ in range(3):
@@ -105,7 +102,7 @@ def test_fewer_are_enough_when_nothing_was_answered_for_long() -> None:
     assert verdict(watch, [], 5 * S + LONG_NS) is not None
 
 
-def test_silence_alone_is_no_failure() -> None:
+def test_silence_alone_is_no_failure():
     """Long replies are answered late; only deadlines can tell them from none."""
     assert verdict(watch_after(), [exchange()], 1000 * S) is None
 
@@ -124,13 +121,13 @@ def patient_after(*ends: tuple[Outcome, int | None], **options: Any) -> FailureW
 LOST, FINE = (Outcome.DISCONNECTED, None), (Outcome.OK, 200)
 
 
-def test_a_restart_of_half_a_minute_is_waited_for() -> None:
+def test_a_restart_of_half_a_minute_is_waited_for():
     watch = patient_after(FINE, *[LOST] * 500)
     assert verdict(watch, [], PATIENT_NS - 1) is None
     assert "the last 500 requests that ended failed" in (verdict(watch, [], PATIENT_NS) or "")
 
 
-def test_as_many_as_are_in_flight_have_to_fail() -> None:
+def test_as_many_as_are_in_flight_have_to_fail():
     """A queue that is too long makes every request late; that nobody answers takes all of them."""
     watch = patient_after(FINE, *[LOST] * 5)
     assert verdict(watch, [exchange()] * 6, 100 * S) is None
@@ -138,7 +135,7 @@ def test_as_many_as_are_in_flight_have_to_fail() -> None:
     assert verdict(patient_after(FINE, LOST, LOST), [], 100 * S) is None  # two may be chance
 
 
-def test_more_have_to_fail_in_a_row_where_many_failed_before() -> None:
+def test_more_have_to_fail_in_a_row_where_many_failed_before():
     """Half of 100 before: 100 x 0.5^16 is 0.0015, and 0.5^17 half of it."""
     before = [FINE, LOST] * 50
     assert verdict(patient_after(*before, FINE, *[LOST] * 16), [], 100 * S) is None
@@ -146,7 +143,7 @@ def test_more_have_to_fail_in_a_row_where_many_failed_before() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "status"), ALIVE)
-def test_any_answer_shows_that_it_lives(outcome: Outcome, status: int | None) -> None:
+def test_any_answer_shows_that_it_lives(outcome, status):
     watch = patient_after(*[LOST] * 50)
     watch.note(record(outcome, status, at_ns=80 * S))
     for _ in range(50):
@@ -158,16 +155,14 @@ def test_any_answer_shows_that_it_lives(outcome: Outcome, status: int | None) ->
     ("may_break", "answered", "is_result"),
     [(True, True, True), (True, False, False), (False, True, False)],
 )
-def test_what_breaks_a_server_is_a_result_where_it_was_looked_for(
-    may_break: bool, answered: bool, is_result: bool
-) -> None:
+def test_what_breaks_a_server_is_a_result_where_it_was_looked_for(may_break, answered, is_result):
     watch = patient_after(*[FINE] * answered, *[LOST] * 50, may_break=may_break)
     cut = watch.judge(0, None, 100 * S)
     assert cut is not None
     assert (cut.is_result, cut.drains) == (is_result, False)
 
 
-def test_an_error_budget_counts_every_failure() -> None:
+def test_an_error_budget_counts_every_failure():
     kinds = [LOST, (Outcome.RATE_LIMITED, 429), (Outcome.EMPTY, 200), (Outcome.HTTP_ERROR, 400)]
     watch = patient_after(*kinds, FINE, FINE, (Outcome.CANCELLED, None), most_failures=4)
     assert watch.judge(3, S, S) is None
@@ -178,7 +173,7 @@ def test_an_error_budget_counts_every_failure() -> None:
     assert (cut.is_result, cut.drains) == (False, True)
 
 
-def test_who_is_not_asked_to_watch_does_not(plan: MakePlan) -> None:
+def test_who_is_not_asked_to_watch_does_not(plan):
     assert FailureWatch.of(plan(10, watched=False)) is None
     assert FailureWatch.of(plan(10)) is not None
 
@@ -208,9 +203,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("load", [OpenLoop(rate=200), ClosedLoop(4)], ids=["open", "closed"])
-def test_a_dead_server_ends_the_load(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
-) -> None:
+def test_a_dead_server_ends_the_load(serve, generator_for, plan, load):
     duration_s = None if isinstance(load, OpenLoop) else 60.0
     count = 2000 if duration_s is None else 100
     wanted = plan(count, load=load, duration_s=duration_s, max_requests=30_000, stop_when_failing=True)
@@ -226,9 +219,7 @@ def test_a_dead_server_ends_the_load(
     assert seen.sequence_sha256 == sequence_sha256(sent)
 
 
-def test_failures_do_not_end_a_load_without_an_error_budget(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_failures_do_not_end_a_load_without_an_error_budget(serve, generator_for, plan):
     server = serve(reply(plain("500 Internal Server Error")))
     seen = generator_for(server).run(plan(100, load=ClosedLoop(4)))
     assert (len(seen.records), seen.stopped, seen.interrupted) == (100, None, None)
@@ -236,8 +227,8 @@ def test_failures_do_not_end_a_load_without_an_error_budget(
 
 @pytest.mark.parametrize("load", [OpenLoop(rate=200), ClosedLoop(4)], ids=["open", "closed"])
 def test_a_spent_error_budget_ends_the_load_and_what_is_in_flight_ends_by_itself(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
-) -> None:
+    serve, generator_for, plan, load
+):
     def script(conversation: Conversation) -> None:
         if len(server.served) % 2:
             conversation.send(plain("500 Internal Server Error"))
@@ -257,12 +248,7 @@ def test_a_spent_error_budget_ends_the_load_and_what_is_in_flight_ends_by_itself
 
 
 @pytest.mark.parametrize("may_break", [False, True])
-def test_a_server_that_is_gone_for_long_ends_any_load(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    may_break: bool,
-) -> None:
+def test_a_server_that_is_gone_for_long_ends_any_load(serve, generator_for, plan, may_break):
     limits = LoadLimits(patient_ns=S // 2)
     wanted = plan(5000, load=OpenLoop(rate=200), may_break=may_break)
     seen = generator_for(dying_server(serve, 60), limits=limits).run(wanted)
@@ -273,9 +259,7 @@ def test_a_server_that_is_gone_for_long_ends_any_load(
 
 
 @pytest.mark.parametrize("load", [OpenLoop(rate=100), ClosedLoop(2)], ids=["open", "closed"])
-def test_a_load_that_has_a_time_to_keep_gives_up_what_is_in_flight_then(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
-) -> None:
+def test_a_load_that_has_a_time_to_keep_gives_up_what_is_in_flight_then(serve, generator_for, plan, load):
     def script(conversation: Conversation) -> None:
         conversation.send(HEAD + chunk(text_event("one")))
         conversation.wait(0.05 if len(server.served) < 20 else 30)
@@ -287,9 +271,7 @@ def test_a_load_that_has_a_time_to_keep_gives_up_what_is_in_flight_then(
     assert seen.records.counts()["cancelled"] >= 1
 
 
-def test_a_server_that_never_answered_is_no_result_of_a_load(
-    generator_for: GeneratorFor, plan: MakePlan, serve: Serve
-) -> None:
+def test_a_server_that_never_answered_is_no_result_of_a_load(generator_for, plan, serve):
     server = serve(reply(plain("500 Internal Server Error")))
     seen = generator_for(server, limits=LoadLimits(patient_ns=S // 4)).run(
         plan(5000, load=OpenLoop(rate=200), may_break=True)
@@ -299,7 +281,7 @@ def test_a_server_that_never_answered_is_no_result_of_a_load(
 
 
 @pytest.mark.usefixtures("soon")
-def test_what_is_in_flight_is_given_up(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_what_is_in_flight_is_given_up(serve, generator_for, plan):
     """Some of the slots hang without a byte, the others are refused: nothing is waited for."""
 
     def script(conversation: Conversation) -> None:
@@ -315,9 +297,7 @@ def test_what_is_in_flight_is_given_up(serve: Serve, generator_for: GeneratorFor
     assert seen.in_flight_at_end == 0
 
 
-def test_a_server_that_sheds_load_goes_on_being_measured(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_server_that_sheds_load_goes_on_being_measured(serve, generator_for, plan):
     """Two streams flow while everything else gets a 500 at once: the SUT answers."""
 
     def script(conversation: Conversation) -> None:
@@ -342,9 +322,7 @@ def test_a_server_that_sheds_load_goes_on_being_measured(
     assert seen.stopped is None
 
 
-def test_hanging_requests_end_it_when_their_deadline_has_passed(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_hanging_requests_end_it_when_their_deadline_has_passed(serve, generator_for, plan):
     deadlines = Deadlines(first_byte_s=0.3)
     server = serve(lambda conversation: conversation.wait(30))
     wanted = plan(
@@ -356,9 +334,7 @@ def test_hanging_requests_end_it_when_their_deadline_has_passed(
     assert len(seen.records) <= 150
 
 
-def test_a_load_that_was_over_anyway_was_not_stopped(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_load_that_was_over_anyway_was_not_stopped(serve, generator_for, plan):
     server = serve(reply(plain("500 Internal Server Error")))
     seen = generator_for(server).run(plan(STREAK, load=ClosedLoop(STREAK), stop_when_failing=True))
     assert (len(seen.records), seen.stopped) == (STREAK, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from planned_load import TextWorkload
 from scripted_server import (
     DONE,
@@ -14,7 +12,6 @@ from scripted_server import (
     ROLE,
     USAGE,
     Conversation,
-    ScriptedServer,
     chunk,
     chunked,
     event,
@@ -22,24 +19,14 @@ from scripted_server import (
     text_event,
 )
 
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.records import MISSING
-
-Ask = Callable[..., Observation]
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 STEP_S = 0.04
 STEP_NS = int(STEP_S * 1e9)
 
 
-def test_submitted_when_last_byte_has_left(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_submitted_when_last_byte_has_left(serve, generator_for, plan, loop_factory):
     """A body of several MB and a server that reads it slowly: the submission is the end of sending, not its
     beginning (appendix B.1). Both ends share the clock."""
 
@@ -63,7 +50,7 @@ def test_submitted_when_last_byte_has_left(
     assert records.submitted_ns[0] < ends[0] < records.first_byte_ns[0]
 
 
-def test_a_small_request_is_submitted_at_once(ask: Ask) -> None:
+def test_a_small_request_is_submitted_at_once(ask):
     """... so its instant lies before the server's answer even when that is immediate."""
     seen = ask(reply(REPLY), requests=20)
     records = seen.records
@@ -74,7 +61,7 @@ def test_a_small_request_is_submitted_at_once(ask: Ask) -> None:
     assert (records.last_content_ns <= records.finished_ns).all()
 
 
-def test_first_content_is_a_parsed_data_event(ask: Ask, loop_factory: LoopFactory) -> None:
+def test_first_content_is_a_parsed_data_event(ask, loop_factory):
     """Headers, a role-only event, half of the first content event, then its other half: only that counts."""
     content = chunk(text_event("one"))
 
@@ -100,7 +87,7 @@ def test_first_content_is_a_parsed_data_event(ask: Ask, loop_factory: LoopFactor
     assert records.finished_ns[0] - records.last_content_ns[0] > STEP_NS * 0.9
 
 
-def test_whitespace_and_reasoning_are_not_first_content(ask: Ask) -> None:
+def test_whitespace_and_reasoning_are_not_first_content(ask):
     def script(conversation: Conversation) -> None:
         conversation.send(HEAD + chunk(event({"choices": [{"index": 0, "delta": {"reasoning": "hm"}}]})))
         conversation.pause(STEP_S)
@@ -113,14 +100,14 @@ def test_whitespace_and_reasoning_are_not_first_content(ask: Ask) -> None:
     assert records.first_content_ns[0] - records.first_nonempty_ns[0] > STEP_NS * 1.9
 
 
-def test_chunks_of_one_read_are_counted_as_coalesced(ask: Ask) -> None:
+def test_chunks_of_one_read_are_counted_as_coalesced(ask):
     seen = ask(reply(HEAD + chunked([text_event(word) for word in "abcde"] + [FINISH, DONE])))
     assert list(seen.records.coalesced_chunks) == [4]
     assert (seen.selfcheck.content_chunks, seen.selfcheck.coalesced_chunks) == (5, 4)
     assert len(set(seen.records.chunk_ns.tolist())) == 1
 
 
-def test_what_is_sent(ask: Ask, serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_what_is_sent(ask, serve, generator_for, plan):
     server = serve(reply(REPLY))
     seen = generator_for(server).run(plan(3, first=2, load=ClosedLoop(3)))
     assert list(seen.records.index) == [2, 3, 4]
@@ -135,7 +122,7 @@ def test_what_is_sent(ask: Ask, serve: Serve, generator_for: GeneratorFor, plan:
     assert not set(again.records.request_id) & set(seen.records.request_id)
 
 
-def test_no_instant_is_made_up(ask: Ask) -> None:
+def test_no_instant_is_made_up(ask):
     records = ask(lambda conversation: conversation.close()).records
     for name in ("first_byte_ns", "first_event_ns", "first_content_ns", "last_content_ns", "output_tokens"):
         assert getattr(records, name)[0] == MISSING

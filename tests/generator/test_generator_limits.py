@@ -7,13 +7,11 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planned_load import TextWorkload
-from scripted_server import REPLY, ScriptedServer
+from scripted_server import REPLY
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import (
@@ -26,12 +24,9 @@ from pytest_llmbench.generator.limits import (
     refuse_too_much,
     too_much,
 )
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
-
-MakePlan = Callable[..., LoadPlan]
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 
 
 @pytest.mark.parametrize(
@@ -47,18 +42,16 @@ MakePlan = Callable[..., LoadPlan]
         (OpenLoop(100.0), 10_000, {"deadlines": Deadlines(total_s=0.25)}, 50.0, 25 + 20),
     ],
 )
-def test_connections_that_a_plan_needs(
-    plan: MakePlan, load: Any, requests: int, changes: dict[str, Any], tokens: float, expected: int
-) -> None:
+def test_connections_that_a_plan_needs(plan, load, requests, changes, tokens, expected):
     assert peak_connections(plan(requests, load=load, **changes), tokens) == expected
 
 
-def test_tokens_that_are_asked_for() -> None:
+def test_tokens_that_are_asked_for():
     assert mean_tokens(TextWorkload().requests(3, 1)) == 8.0
     assert mean_tokens([]) == 0.0
 
 
-def test_what_there_is_too_little_of_is_said_with_the_command() -> None:
+def test_what_there_is_too_little_of_is_said_with_the_command():
     assert too_much(100, Limits()) == too_much(100, Limits(100 + KEPT, 100)) == []
     files, ports = too_much(101, Limits(100 + KEPT, 100))
     assert files.startswith(f"101 connections need {101 + KEPT} open files, the limit is {100 + KEPT}")
@@ -69,16 +62,12 @@ def test_what_there_is_too_little_of_is_said_with_the_command() -> None:
         refuse_too_much(101, Limits(100, 100), "measure")
 
 
-def test_what_the_system_refuses_later_has_its_remedy() -> None:
+def test_what_the_system_refuses_later_has_its_remedy():
     assert "sysctl" in exhaustion_remedy(f"cannot connect to x: {os.strerror(errno.EADDRNOTAVAIL)}")
     assert "ulimit" in exhaustion_remedy(f"cannot connect to x: {os.strerror(errno.EMFILE)}")
 
 
-def test_nothing_is_sent_beyond_the_limits(
-    serve: Callable[..., ScriptedServer],
-    generator_for: Callable[..., LoadGenerator],
-    plan: MakePlan,
-) -> None:
+def test_nothing_is_sent_beyond_the_limits(serve, generator_for, plan):
     server = serve(lambda conversation: conversation.send(REPLY))
     generator = generator_for(server, limits=LoadLimits(Limits(descriptors=100)))
     with pytest.raises(SuiteError, match="50 connections need 114 open files"):
@@ -87,7 +76,7 @@ def test_nothing_is_sent_beyond_the_limits(
     assert generator.run(plan(60, load=ClosedLoop(36))).records.counts()["ok"] == 60
 
 
-def test_ports_are_counted_for_all_workers_together(plan: MakePlan) -> None:
+def test_ports_are_counted_for_all_workers_together(plan):
     host, address = Limits(descriptors=1, ports=30), Address("http://127.0.0.1:9/v1")
     with (
         DistributedLoadGenerator(address, "chat", workers=2, model="m", host=host) as generator,
@@ -116,9 +105,7 @@ CRAMPED = """
 """
 
 
-def test_a_worker_raises_its_own_limit_and_says_when_that_is_not_enough(
-    serve: Callable[..., ScriptedServer],
-) -> None:
+def test_a_worker_raises_its_own_limit_and_says_when_that_is_not_enough(serve):
     server = serve(lambda conversation: conversation.send(REPLY))
     script = textwrap.dedent(CRAMPED).format(tests=str(Path(__file__).parents[1]), url=server.url)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.messages import Message, MessageArray
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import ClosedLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.wire.catalogue import dialect
@@ -43,10 +43,6 @@ from pytest_llmbench.workloads.trace_sessions import (
     TraceSessionWorkload,
     ids_of,
 )
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 CHAT = SessionWorkload(
     "chat", Fixed(4), Fixed(6), Fixed(5), Fixed(30), system_tokens=12, own_tokens=Fixed(9), answers="live"
@@ -119,9 +115,7 @@ def assert_due(seen: Observation, pause_ns: int) -> None:
 
 @pytest.mark.parametrize("load", [SessionSlots(2), SessionStarts(30.0)], ids=["closed", "open"])
 @pytest.mark.parametrize("workload", [CHAT, AT_ONCE], ids=["with pauses", "without"])
-def test_each_turn_reads_what_was_answered(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, workload: SessionWorkload, load: Load
-) -> None:
+def test_each_turn_reads_what_was_answered(serve, generator_for, plan, workload, load):
     server = serve(Says())
     turns = workload.turns.bounds[1]
     wanted = plan(turns_of(workload, 6, 1), workload=workload, load=load)
@@ -134,9 +128,7 @@ def test_each_turn_reads_what_was_answered(
     assert seen.sequence_sha256 == drawn_sha256(workload, 0, wanted.requests, 1)
 
 
-def test_lengths_are_those_of_the_answers_and_what_is_shared_is_not_known(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_lengths_are_those_of_the_answers_and_what_is_shared_is_not_known(serve, generator_for, plan):
     wanted = plan(turns_of(CHAT, 3, 1), workload=CHAT, load=SessionSlots(3))
     records = generator_for(serve(Says())).run(wanted).records
     first = 12 + 9 + 6
@@ -148,9 +140,7 @@ def test_lengths_are_those_of_the_answers_and_what_is_shared_is_not_known(
     assert (records.shared_prefix_tokens[~known] == MISSING).all()
 
 
-def test_a_turn_that_waits_for_several_reads_all_of_them(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_turn_that_waits_for_several_reads_all_of_them(serve, generator_for, plan):
     server = serve(Says())
     wanted = plan(turns_of(AGENT, 4, 1), workload=AGENT, load=SessionSlots(2))
     assert generator_for(server).run(wanted).records.counts()["ok"] == 20
@@ -161,7 +151,7 @@ def test_a_turn_that_waits_for_several_reads_all_of_them(
         assert sorted(joined.split("\n\n")) == [f"said {n} in {session}" for n in (2, 3, 4)]
 
 
-def test_a_reset_forgets_the_answers_too(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_a_reset_forgets_the_answers_too(serve, generator_for, plan):
     workload = SessionWorkload("forgets", Fixed(4), Fixed(6), Fixed(5), reset_every=2, answers="live")
     server = serve(Says())
     records = generator_for(server).run(plan(4, workload=workload, load=SessionSlots(1))).records
@@ -170,7 +160,7 @@ def test_a_reset_forgets_the_answers_too(serve: Serve, generator_for: GeneratorF
     assert (records.shared_prefix_tokens != MISSING).tolist() == [True, False, True, False]
 
 
-def test_workers_keep_a_session_and_its_answers(serve: Serve, plan: MakePlan) -> None:
+def test_workers_keep_a_session_and_its_answers(serve, plan):
     server = serve(Says())
     wanted = plan(turns_of(CHAT, 7, 1), workload=CHAT, load=SessionSlots(3))
     with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=2, model="m") as generator:
@@ -181,9 +171,7 @@ def test_workers_keep_a_session_and_its_answers(serve: Serve, plan: MakePlan) ->
     assert seen.sequence_sha256 == drawn_sha256(CHAT, 0, wanted.requests, 1)
 
 
-def test_messages_of_a_trace_with_what_the_server_says_in_them(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_messages_of_a_trace_with_what_the_server_says_in_them(serve, generator_for, plan):
     server = serve(Says())
     seen = generator_for(server).run(plan(6, workload=talks(), load=SessionSlots(1)))
     assert seen.records.counts()["ok"] == 6
@@ -222,8 +210,8 @@ def talks() -> TraceSessionWorkload:
 )
 @pytest.mark.parametrize("workload", [CHAT, AT_ONCE], ids=["with pauses", "without"])
 def test_a_turn_that_failed_cuts_its_session_off_before_anything_rests_on_it(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, bad: bytes, workload: SessionWorkload
-) -> None:
+    serve, generator_for, plan, bad, workload
+):
     says, lock, number = Says(), threading.Lock(), 0
 
     def script(conversation: Conversation) -> None:
@@ -246,9 +234,7 @@ def test_a_turn_that_failed_cuts_its_session_off_before_anything_rests_on_it(
     assert (seen.interrupted, seen.in_flight_at_end) == (None, 0)
 
 
-def test_of_a_reply_that_was_cut_the_part_that_came_is_read(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_of_a_reply_that_was_cut_the_part_that_came_is_read(serve, generator_for, plan):
     """One after three words, one before the first: there is no answer then, and one message of the user."""
     says = Says()
 
@@ -275,9 +261,7 @@ def test_of_a_reply_that_was_cut_the_part_that_came_is_read(
     assert records.requested_input_tokens.tolist() == [6, 14, 20]  # two chunks, then nothing
 
 
-def test_what_cannot_be_sent_again_is_replaced_and_thoughts_are_left_out(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_what_cannot_be_sent_again_is_replaced_and_thoughts_are_left_out(serve, generator_for, plan):
     thought = event({"choices": [{"index": 0, "delta": {"reasoning": "hm"}, "finish_reason": None}]})
     half = b'data: {"choices": [{"index": 0, "delta": {"content": "a \\ud83d b"}}]}\n\n'
     last = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
@@ -332,15 +316,7 @@ CALL = (event(called("find", '{"q":')), event(called("", "1}")))
         "tags in pieces", "tags and a count", "thoughts that nobody counts", "more thoughts than output",
     ],
 )  # fmt: skip
-def test_an_answer_is_what_a_user_reads_of_a_reply(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    parts: tuple[bytes, ...],
-    usage: dict[str, int],
-    read: str | None,
-    tokens: int,
-) -> None:
+def test_an_answer_is_what_a_user_reads_of_a_reply(serve, generator_for, plan, parts, usage, read, tokens):
     """What calls of tools, thoughts and other choices are of the count is not of the answer's."""
     choices = 2 if any(b'"index": 1, "delta"' in part for part in parts) else 1
     ends = [event({"choices": [{"index": n, "delta": {}, "finish_reason": "stop"}]}) for n in range(choices)]
@@ -370,9 +346,7 @@ def test_an_answer_is_what_a_user_reads_of_a_reply(
     ],
     ids=["empty", "white space", "thoughts alone", "filtered", "half of a character", "refused"],
 )
-def test_without_an_answer_the_session_is_cut_off(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, parts: tuple[bytes, ...]
-) -> None:
+def test_without_an_answer_the_session_is_cut_off(serve, generator_for, plan, parts):
     last = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     ends = () if b"content_filter" in parts[0] else (last,)
     usage = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}})
@@ -384,9 +358,7 @@ def test_without_an_answer_the_session_is_cut_off(
     assert seen.interrupted is None
 
 
-def test_of_a_reply_that_was_cut_in_its_thoughts_nothing_is_read(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_of_a_reply_that_was_cut_in_its_thoughts_nothing_is_read(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         conversation.send(HEAD + chunked((content("<think>hm"), content(" well")))[:-5])
         conversation.wait(1.0)  # until its user has gone
@@ -402,7 +374,7 @@ def test_of_a_reply_that_was_cut_in_its_thoughts_nothing_is_read(
     assert records.requested_input_tokens.tolist() == [6, 12]
 
 
-def test_a_turn_that_cannot_be_written_ends_the_load_with_its_cause(serve: Serve, plan: MakePlan) -> None:
+def test_a_turn_that_cannot_be_written_ends_the_load_with_its_cause(serve, plan):
     """The Messages API has no place for what the system says later on, which a later turn's history holds."""
     said = [
         Message("user", "Where are the maps?"),
@@ -431,9 +403,7 @@ def test_a_turn_that_cannot_be_written_ends_the_load_with_its_cause(serve: Serve
         generator.run(plan(4, workload=workload, load=SessionSlots(1)))
 
 
-def test_known_replies_are_read_where_their_text_is_asked_for(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_known_replies_are_read_where_their_text_is_asked_for(serve, generator_for, plan):
     """A generator that has learnt how replies look recognises them without reading their text."""
     server = serve(lambda conversation: conversation.send(REPLY))
     generator = generator_for(server)
@@ -444,7 +414,7 @@ def test_known_replies_are_read_where_their_text_is_asked_for(
     assert [answers_in(each) for each in prompts] == [["one two"] * number for number in range(4)] * 2
 
 
-def test_token_ids_of_what_nobody_has_said_yet_cannot_be_sent(serve: Serve, plan: MakePlan) -> None:
+def test_token_ids_of_what_nobody_has_said_yet_cannot_be_sent(serve, plan):
     server = serve(Says())
     spoken = dialect("openai-completions")
     wanted = plan(4, workload=CHAT, load=SessionSlots(1))
@@ -456,7 +426,7 @@ def test_token_ids_of_what_nobody_has_said_yet_cannot_be_sent(serve: Serve, plan
     assert server.served == []
 
 
-def test_an_api_of_one_text_gets_the_conversation_rendered(serve: Serve, plan: MakePlan) -> None:
+def test_an_api_of_one_text_gets_the_conversation_rendered(serve, plan):
     def script(conversation: Conversation) -> None:
         parts = ({"text": "so", "finish_reason": None}, {"text": " so", "finish_reason": "stop"})
         usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}

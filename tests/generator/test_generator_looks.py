@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from scripted_server import REPLY, Conversation, ScriptedServer, reply
+from scripted_server import REPLY, Conversation, reply
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, Watched
+from pytest_llmbench.model.plan import ClosedLoop, Looks, OpenLoop, Watched
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.stats.failing import look_taker
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 
 def looks(limit_ms: float = 60_000.0) -> Looks:
@@ -29,9 +23,7 @@ def looks(limit_ms: float = 60_000.0) -> Looks:
 
 
 @pytest.mark.parametrize("load", [ClosedLoop(4), OpenLoop(400.0)], ids=["closed", "open"])
-def test_a_decided_load_ends_early_and_drains(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: Load
-) -> None:
+def test_a_decided_load_ends_early_and_drains(serve, generator_for, plan, load):
     def script(conversation: Conversation) -> None:
         conversation.wait(random.uniform(0.002, 0.04))  # in lockstep four requests would be worth one
         conversation.send(REPLY)
@@ -51,18 +43,14 @@ def test_a_decided_load_ends_early_and_drains(
     assert taker.reason(taker.close()) == seen.stopped
 
 
-def test_a_load_that_is_not_decided_is_sent_to_its_end(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_load_that_is_not_decided_is_sent_to_its_end(serve, generator_for, plan):
     none = replace(looks(), watched=(Watched(Objective("e2e.p99_9", "<=", 60_000.0, "ms"), "e2e", 99.9),))
     seen = generator_for(serve(reply(REPLY))).run(plan(300, load=ClosedLoop(4), looks=none))
     assert seen.stopped is None
     assert len(seen.records) == 300
 
 
-def test_failures_beyond_the_budget_end_the_load(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_failures_beyond_the_budget_end_the_load(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         conversation.wait(0.01)
         conversation.close()
@@ -73,7 +61,7 @@ def test_failures_beyond_the_budget_end_the_load(
     assert len(seen.records) < 900
 
 
-def test_one_worker_process_looks_and_several_refuse(serve: Serve, plan: MakePlan) -> None:
+def test_one_worker_process_looks_and_several_refuse(serve, plan):
     def script(conversation: Conversation) -> None:
         # So that the load is not over before a busy machine has looked at it.
         conversation.wait(random.uniform(0.002, 0.03))
@@ -94,7 +82,7 @@ def test_one_worker_process_looks_and_several_refuse(serve: Serve, plan: MakePla
         generator.run(wanted)
 
 
-def test_the_looks_are_part_of_what_a_plan_is(plan: MakePlan) -> None:
+def test_the_looks_are_part_of_what_a_plan_is(plan):
     assert plan(100).key != plan(100, looks=looks()).key
     assert plan(100, looks=looks(5.0)).key != plan(100, looks=looks(6.0)).key
     assert plan(100, looks=looks()).key == plan(100, looks=looks()).key

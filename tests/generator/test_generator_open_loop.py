@@ -7,17 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scripted_server import REPLY, Conversation, ScriptedServer, reply
+from scripted_server import REPLY, Conversation, reply
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.generator.limits import LoadLimits
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.plan import Deadlines, LoadPlan, OpenLoop
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
+from pytest_llmbench.model.plan import Deadlines, OpenLoop
 
 POISSON = OpenLoop(rate=100.0)
 
@@ -34,9 +28,7 @@ def holding_up_once() -> Callable[[object], None]:
     return hold
 
 
-def test_open_loop_keeps_schedule_while_server_stalls(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_open_loop_keeps_schedule_while_server_stalls(serve, generator_for, plan, loop_factory):
     """The server answers nobody until everybody has asked. Every request still leaves at its instant."""
     count = 60
 
@@ -63,9 +55,7 @@ def test_open_loop_keeps_schedule_while_server_stalls(
     assert seen.duration_s > (expected[-1] - seen.started_ns) / 1e9
 
 
-def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_sends_that_are_late_are_made_up_for_and_kept_on_record(serve, generator_for, plan):
     """Something holds the loop up for 0.3 s: what was due meanwhile leaves at once, and the lag is told."""
     generator = generator_for(serve(reply(REPLY)))
     seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")), holding_up_once())
@@ -79,9 +69,7 @@ def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
     assert np.median(lags[-10:]) < lags.max() / 2
 
 
-def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(serve, generator_for, plan):
     """What was missed is sent without pause, so a server could get any number of requests at once."""
     generator = generator_for(serve(reply(REPLY)), limits=LoadLimits(most_behind_ns=100_000_000))
     seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")), holding_up_once())
@@ -92,16 +80,14 @@ def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(
     assert seen.records.counts()["ok"] >= 1
 
 
-def test_a_plan_that_begins_in_the_middle_takes_up_the_schedule_there(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_plan_that_begins_in_the_middle_takes_up_the_schedule_there(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(5, first=5, load=POISSON))
     whole = schedule_ns(POISSON, 10, arrival_seed(1))
     assert (seen.records.scheduled_ns - seen.started_ns).tolist() == (whole[5:] - whole[4]).tolist()
     assert seen.records.index.tolist() == [5, 6, 7, 8, 9]
 
 
-def test_the_drain_is_bounded(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_the_drain_is_bounded(serve, generator_for, plan):
     """Half of the requests are never answered: they are cancelled, and counted as left in flight."""
 
     def script(conversation: Conversation) -> None:
@@ -123,16 +109,12 @@ def test_the_drain_is_bounded(serve: Serve, generator_for: GeneratorFor, plan: M
 
 
 @pytest.mark.parametrize("requests", [0, 1])
-def test_hardly_anything_to_send(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, requests: int
-) -> None:
+def test_hardly_anything_to_send(serve, generator_for, plan, requests):
     seen = generator_for(serve(reply(REPLY))).run(plan(requests, load=POISSON))
     assert seen.records.counts()["submitted"] == requests
 
 
-def test_a_cap_holds_requests_back_in_their_order(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_cap_holds_requests_back_in_their_order(serve, generator_for, plan, loop_factory):
     """At 200 a second with 20 ms of service, two places serve 100: all but the first ones wait for an end."""
 
     def script(conversation: Conversation) -> None:
@@ -156,9 +138,7 @@ def test_a_cap_holds_requests_back_in_their_order(
     assert (np.diff(records.dispatched_ns) >= 0).all()
 
 
-def test_a_capped_load_that_is_stopped_ends(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_capped_load_that_is_stopped_ends(serve, generator_for, plan):
     """While everything in flight is silent and the next request waits for a place."""
 
     def silent(conversation: Conversation) -> None:

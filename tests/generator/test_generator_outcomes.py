@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from planned_load import TextWorkload
 from scripted_server import (
@@ -13,7 +11,6 @@ from scripted_server import (
     STREAM,
     Conversation,
     Script,
-    ScriptedServer,
     chunk,
     chunked,
     event,
@@ -22,17 +19,10 @@ from scripted_server import (
     text_event,
 )
 
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 
-Ask = Callable[..., Observation]
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 BODY = b"".join(STREAM)
 EVENT_STREAM = "Content-Type: text/event-stream\r\n"
 
@@ -78,7 +68,7 @@ def then_reset(data: bytes) -> Script:
         pytest.param(REPLY.replace(b"200 OK", b"200 "), id="no reason phrase"),
     ],
 )
-def test_a_complete_reply_is_ok(ask: Ask, loop_factory: LoopFactory, data: bytes) -> None:
+def test_a_complete_reply_is_ok(ask, loop_factory, data):
     seen = ask(reply(data), loop_factory=loop_factory)
     records = seen.records
     assert (outcome(seen), records.error[0]) == (Outcome.OK, None)
@@ -97,13 +87,13 @@ def test_a_complete_reply_is_ok(ask: Ask, loop_factory: LoopFactory, data: bytes
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", id="no framing"),
     ],
 )
-def test_a_body_may_end_with_the_connection(ask: Ask, loop_factory: LoopFactory, head: bytes) -> None:
+def test_a_body_may_end_with_the_connection(ask, loop_factory, head):
     seen = ask(then_close(head + BODY), loop_factory=loop_factory)
     assert outcome(seen) is Outcome.OK
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "404 Not Found", "500 Internal Server Error"])
-def test_error_statuses(ask: Ask, status: str) -> None:
+def test_error_statuses(ask, status):
     seen = ask(
         reply(plain(status, b'{"error": {"message": "wrong key"}}', "Content-Type: application/json\r\n"))
     )
@@ -124,7 +114,7 @@ def test_error_statuses(ask: Ask, status: str) -> None:
     ],
     ids=["429", "503 with Retry-After", "429 cut off"],
 )
-def test_rate_limits(ask: Ask, data: bytes) -> None:
+def test_rate_limits(ask, data):
     assert outcome(ask(then_close(data))) is Outcome.RATE_LIMITED
 
 
@@ -163,16 +153,14 @@ def test_rate_limits(ask: Ask, data: bytes) -> None:
         ),
     ],
 )
-def test_replies_that_are_no_success(ask: Ask, data: bytes, expected: Outcome, said: str) -> None:
+def test_replies_that_are_no_success(ask, data, expected, said):
     seen = ask(reply(data))
     assert outcome(seen) is expected
     assert said in (seen.records.error[0] or "")
 
 
 @pytest.mark.parametrize("end", [then_close, then_reset], ids=["eof", "reset"])
-def test_a_connection_lost_in_the_middle(
-    ask: Ask, loop_factory: LoopFactory, end: Callable[[bytes], Script]
-) -> None:
+def test_a_connection_lost_in_the_middle(ask, loop_factory, end):
     seen = ask(end(HEAD + chunk(text_event("one"))), loop_factory=loop_factory)
     assert outcome(seen) is Outcome.DISCONNECTED
     assert "before the response was complete" in (seen.records.error[0] or "")
@@ -182,7 +170,7 @@ def test_a_connection_lost_in_the_middle(
     assert list(seen.records.chunk_ns) == [seen.records.first_content_ns[0]]
 
 
-def test_a_half_close_in_the_middle(ask: Ask) -> None:
+def test_a_half_close_in_the_middle(ask):
     def script(conversation: Conversation) -> None:
         conversation.send(HEAD + chunk(text_event("one")))
         conversation.half_close()
@@ -190,19 +178,19 @@ def test_a_half_close_in_the_middle(ask: Ask) -> None:
     assert outcome(ask(script)) is Outcome.DISCONNECTED
 
 
-def test_eof_after_the_end_marker_is_a_whole_answer(ask: Ask) -> None:
+def test_eof_after_the_end_marker_is_a_whole_answer(ask):
     """The last HTTP chunk is missing, yet the stream said that it was done."""
     assert outcome(ask(then_close((HEAD + chunked())[: -len(LAST)]))) is Outcome.OK
 
 
-def test_no_answer_at_all(ask: Ask) -> None:
+def test_no_answer_at_all(ask):
     """On a connection that served a request before, so that it may be tried once more, and no more often."""
     seen = ask(lambda conversation: conversation.close(), requests=3)
     assert {outcome(seen, row) for row in range(3)} == {Outcome.DISCONNECTED}
     assert "before the first byte" in (seen.records.error[0] or "")
 
 
-def test_nobody_listens(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_nobody_listens(serve, generator_for, plan):
     server = serve(reply(REPLY))
     server.stop()
     seen = generator_for(server).run(plan(20))
@@ -213,7 +201,7 @@ def test_nobody_listens(serve: Serve, generator_for: GeneratorFor, plan: MakePla
     assert seen.interrupted is None
 
 
-def test_a_reply_before_the_request_has_been_written(ask: Ask, loop_factory: LoopFactory) -> None:
+def test_a_reply_before_the_request_has_been_written(ask, loop_factory):
     """The server refuses a large body after its head: the status counts, the connection does not live on."""
 
     def script(conversation: Conversation) -> None:
@@ -229,7 +217,7 @@ def test_a_reply_before_the_request_has_been_written(ask: Ask, loop_factory: Loo
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_replies_cut_into_small_reads(ask: Ask, loop_factory: LoopFactory, size: int) -> None:
+def test_replies_cut_into_small_reads(ask, loop_factory, size):
     def script(conversation: Conversation) -> None:
         for start in range(0, len(REPLY), size):
             conversation.send(REPLY[start : start + size])
@@ -238,16 +226,14 @@ def test_replies_cut_into_small_reads(ask: Ask, loop_factory: LoopFactory, size:
     assert seen.records.counts()["ok"] == 3
 
 
-def test_bytes_after_the_end_cost_the_connection_not_the_reply(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_bytes_after_the_end_cost_the_connection_not_the_reply(serve, generator_for, plan):
     server = serve(reply(REPLY + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
     seen = generator_for(server).run(plan(3))
     assert seen.records.counts()["ok"] == 3
     assert server.accepted == 3
 
 
-def test_a_chunk_that_looks_like_the_last_one(ask: Ask) -> None:
+def test_a_chunk_that_looks_like_the_last_one(ask):
     """A read that ends like the end of a reply, but is not: the exact parse goes on reading."""
     trap = b"data: 0\r\n\r\n"
 

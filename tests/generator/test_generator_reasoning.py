@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from scripted_server import DONE, HEAD, Conversation, ScriptedServer, chunked, event, reply, text_event
+from scripted_server import DONE, HEAD, Conversation, chunked, event, reply, text_event
 
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 from pytest_llmbench.wire.server_figures import Declared
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 
 def body(number: int, *texts: str) -> bytes:
@@ -31,9 +23,7 @@ def body(number: int, *texts: str) -> bytes:
     return HEAD + chunked([*map(event, [*events, end, usage]), DONE])
 
 
-def test_a_known_shape_does_not_hide_an_opening_tag(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_known_shape_does_not_hide_an_opening_tag(serve, generator_for, plan):
     """Six plain replies teach the generator their shape; then one of the same shape begins with a tag."""
     texts = [("Hi", " you", ", too", "!")] * 6 + [
         ("<think>", "Hm", "</think>", "4"),
@@ -60,24 +50,14 @@ def test_a_known_shape_does_not_hide_an_opening_tag(
         (InlineReasoning("none"), ("<think>", "Hm", "</think>", "4"), Outcome.OK, False),
     ],
 )
-def test_what_is_declared_of_the_tags(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    inline: InlineReasoning,
-    texts: tuple[str, ...],
-    outcome: Outcome,
-    reasoned: bool,
-) -> None:
+def test_what_is_declared_of_the_tags(serve, generator_for, plan, inline, texts, outcome, reasoned):
     generator = generator_for(serve(reply(body(1, *texts))), declared=Declared(inline))
     seen = generator.run(plan(3)).records
     assert seen.has_outcome(outcome).all()
     assert ((seen.first_reasoning_ns != MISSING) == reasoned).all()
 
 
-def test_what_the_server_reports_is_read_where_it_is_declared(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_what_the_server_reports_is_read_where_it_is_declared(serve, generator_for, plan):
     head = HEAD.replace(b"Content-Type", b"X-Evictions: 2\r\nContent-Type")
     last = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "think_end": "cap"}]})
     whole = head + chunked([text_event("one"), last, DONE])
@@ -90,9 +70,7 @@ def test_what_the_server_reports_is_read_where_it_is_declared(
     assert undeclared.critical_evictions.tolist() == [MISSING] * 2
 
 
-def test_a_reply_of_too_many_events_is_read_once_and_no_further(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_of_too_many_events_is_read_once_and_no_further(serve, generator_for, plan, monkeypatch):
     monkeypatch.setattr("pytest_llmbench.wire.stream.MOST_EVENTS", 100)
     early, late = (event({"choices": [], "think_end": reason}) for reason in ("cap", "budget"))
     whole = HEAD + chunked([early, *[b"data: \n\n"] * 200, late, DONE])
@@ -103,9 +81,7 @@ def test_a_reply_of_too_many_events_is_read_once_and_no_further(
 
 
 @pytest.mark.parametrize("waits_ms", [[3] * 8, [1, 2, 3, 4, 5, 6, 7, 8]])
-def test_times_in_headers_are_those_of_each_reply(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, waits_ms: list[int]
-) -> None:
+def test_times_in_headers_are_those_of_each_reply(serve, generator_for, plan, waits_ms):
     """Also where a reply is known by its bytes, with its headers or but for them."""
 
     def script(conversation: Conversation) -> None:

@@ -28,7 +28,7 @@ def rows(lags: list[int | None]) -> Records:
     )
 
 
-def test_send_lags_of_an_open_loop() -> None:
+def test_send_lags_of_an_open_loop():
     seen = SelfCheck(**of_records(OpenLoop(10.0), rows(list(range(100)))))
     assert seen.send_lag_p50_ns == 50  # type 7: 49.5, rounded half to even
     assert seen.send_lag_p99_ns == 98
@@ -37,22 +37,22 @@ def test_send_lags_of_an_open_loop() -> None:
     assert seen.send_lag_last_tenth_p50_ns == 94
 
 
-def test_tenths_go_by_the_schedule_not_by_the_sending() -> None:
+def test_tenths_go_by_the_schedule_not_by_the_sending():
     seen = SelfCheck(**of_records(OpenLoop(10.0), rows([50_000] + [0] * 9)))
     assert (seen.send_lag_first_tenth_p50_ns, seen.send_lag_last_tenth_p50_ns) == (50_000, 0)
 
 
-def test_requests_without_a_dispatch_have_no_lag() -> None:
+def test_requests_without_a_dispatch_have_no_lag():
     assert SelfCheck(**of_records(OpenLoop(10.0), rows([7, None]))).send_lag_max_ns == 7
     assert SelfCheck(**of_records(OpenLoop(10.0), rows([None]))).send_lag_max_ns is None
 
 
-def test_nothing_measured_is_none_and_not_zero() -> None:
+def test_nothing_measured_is_none_and_not_zero():
     told = of_records(OpenLoop(10.0), Records.from_rows([])) | of_loop_lags([]) | Stamping().figures(0)
     assert SelfCheck(**told) == SelfCheck()
 
 
-def test_switches_and_stamps_are_counted() -> None:
+def test_switches_and_stamps_are_counted():
     stamping = Stamping(True, unstamped=3, distrusted=2, too_early=1, clock_steps=4)
     assert stamping.figures(9) == {
         "stamp_source": f"{KERNEL}; 5 of 9 reads in user space, 1 moved to what came before them, "
@@ -70,7 +70,7 @@ def test_switches_and_stamps_are_counted() -> None:
     assert Stamping(unstamped=3).figures(9)["unstamped_reads"] == 0
 
 
-def test_counts() -> None:
+def test_counts():
     seen = SelfCheck(**of_records(ClosedLoop(2), rows([5, 5, 5])), **of_loop_lags([1] * 98 + [200, 300]))
     assert seen.send_lag_p50_ns is None  # a closed loop has no schedule
     assert (seen.loop_lag_p99_ns, seen.loop_lag_max_ns) == (201, 300)

@@ -51,7 +51,7 @@ def begin(made: PreparedJobs) -> Sequence[PlannedRequest]:
     return session
 
 
-def test_a_plan_within_the_budget_is_encoded_before_it_starts() -> None:
+def test_a_plan_within_the_budget_is_encoded_before_it_starts():
     encode = Encoder()
     made = supply(encode, (2, 3), 10)
     assert encode.asked == [0, 1, 2, 3, 4]
@@ -66,7 +66,7 @@ def test_a_plan_within_the_budget_is_encoded_before_it_starts() -> None:
     assert encode.asked == [0, 1, 2, 3, 4], "nothing twice"
 
 
-def test_of_a_larger_plan_so_much_as_has_room() -> None:
+def test_of_a_larger_plan_so_much_as_has_room():
     encode = Encoder()
     made = supply(encode, (3, 3, 3), 4)
     assert encode.asked == [0, 1, 2, 3]
@@ -82,7 +82,7 @@ def test_of_a_larger_plan_so_much_as_has_room() -> None:
     assert [made.ready(request).index for request in second] == [3, 4, 5]
 
 
-def test_turns_of_a_session_that_is_begun_are_encoded_when_they_are_needed() -> None:
+def test_turns_of_a_session_that_is_begun_are_encoded_when_they_are_needed():
     encode = Encoder()
     made = supply(encode, (4, 2), 2)
     begun = begin(made)
@@ -94,7 +94,7 @@ def test_turns_of_a_session_that_is_begun_are_encoded_when_they_are_needed() -> 
     assert made.ready(begun[2]).index == 2
 
 
-def test_what_is_forgotten_makes_room() -> None:
+def test_what_is_forgotten_makes_room():
     encode = Encoder()
     made = supply(encode, (3, 3), 3)
     begin(made)
@@ -110,9 +110,7 @@ def test_what_is_forgotten_makes_room() -> None:
     room=st.integers(0, 12),
     cut=st.sets(st.integers(0, 7)),
 )
-def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_before(
-    turns: list[int], room: int, cut: set[int]
-) -> None:
+def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_before(turns, room, cut):
     encode = Encoder()
     made = supply(encode, turns, room)
     sent = []
@@ -131,7 +129,7 @@ def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_befo
     assert not made._ready
 
 
-def test_a_turn_of_no_session_has_no_place_here() -> None:
+def test_a_turn_of_no_session_has_no_place_here():
     made = supply(Encoder(), (), 1)
     assert made.exhausted
     alone = PreparedJobs(iter([[PlannedRequest(0, 1, 1, text="x")]]), Encoder(), budget_bytes=0)
@@ -151,7 +149,7 @@ def live_sessions(*turns: int) -> list[list[PlannedRequest]]:
     ]
 
 
-def test_turns_that_wait_for_live_answers_are_not_encoded_ahead() -> None:
+def test_turns_that_wait_for_live_answers_are_not_encoded_ahead():
     encode = Encoder()
     made = PreparedJobs(iter(live_sessions(3, 2)), encode)
     assert encode.asked == [0, 3]
@@ -164,7 +162,7 @@ def test_turns_that_wait_for_live_answers_are_not_encoded_ahead() -> None:
     assert encode.asked == [0, 3, 1, 2]
 
 
-def test_they_take_up_room_all_the_same_and_give_it_back() -> None:
+def test_they_take_up_room_all_the_same_and_give_it_back():
     """So sessions of a long plan are not all taken from it."""
     long = [[replace(each, input_tokens=1_000) for each in one] for one in live_sessions(2, 2, 2, 2)]
     encode = Encoder()

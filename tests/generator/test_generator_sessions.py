@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted_server import DONE, HEAD, REPLY, Conversation, ScriptedServer, chunked, event, plain
+from scripted_server import DONE, HEAD, REPLY, Conversation, chunked, event, plain
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.sequence import drawn_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 CHAT = SessionWorkload("chat", Fixed(4), Fixed(6), Fixed(5), Fixed(40), system_tokens=12)
 AGENT = SessionWorkload("agent", Fixed(5), Fixed(6), Fixed(5), fan_out=3)
@@ -65,9 +59,7 @@ def assert_caused(seen: Observation, workload: SessionWorkload | TraceSessionWor
 
 
 @pytest.mark.parametrize("workload", [CHAT, AGENT], ids=["in a row", "fan-out"])
-def test_sessions_by_slots(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, workload: SessionWorkload
-) -> None:
+def test_sessions_by_slots(serve, generator_for, plan, workload):
     server = serve(Answers())
     count = turns_of(workload, 6, 1)
     seen = generator_for(server).run(plan(count, workload=workload, load=SessionSlots(2)))
@@ -85,9 +77,7 @@ def test_sessions_by_slots(
     assert len(begun) == (18 if workload is CHAT else 12)
 
 
-def test_sessions_of_a_trace_at_its_instants(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_sessions_of_a_trace_at_its_instants(serve, generator_for, plan):
     """The first of the turns that the last one waits for is not the one that was sent first."""
     turns = (
         TracedTurn(20, 5, hash_ids=(0, 1)),
@@ -114,7 +104,7 @@ def test_sessions_of_a_trace_at_its_instants(
     assert len({json.loads(served.body)["messages"][0]["content"] for served in server.served}) == 4
 
 
-def test_sessions_by_a_schedule(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_sessions_by_a_schedule(serve, generator_for, plan):
     wanted = plan(turns_of(CHAT, 6, 1), workload=CHAT, load=SessionStarts(20.0))
     seen = generator_for(serve(Answers())).run(wanted)
     records = seen.records
@@ -130,9 +120,7 @@ def test_sessions_by_a_schedule(serve: Serve, generator_for: GeneratorFor, plan:
 @pytest.mark.parametrize(
     "bad", [plain("500 Internal Server Error", b"{}"), IN_BAND], ids=["by its status", "within a stream"]
 )
-def test_a_bad_reply_cuts_its_session_off(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, bad: bytes
-) -> None:
+def test_a_bad_reply_cuts_its_session_off(serve, generator_for, plan, bad):
     # Closed loop of one: requests 0 to 3 are session 0, the sixth is turn 2 of session 1.
     wanted = plan(turns_of(CHAT, 6, 1), workload=CHAT, load=SessionSlots(1))
     seen = generator_for(serve(Answers(n5=bad))).run(wanted)
@@ -145,18 +133,14 @@ def test_a_bad_reply_cuts_its_session_off(
     assert seen.sequence_sha256 == drawn_sha256(CHAT, 0, 24, 1)
 
 
-def test_a_workload_of_no_sessions_is_refused(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_workload_of_no_sessions_is_refused(serve, generator_for, plan):
     server = serve(Answers())
     with pytest.raises(SuiteError, match="belongs to no session"):
         generator_for(server).run(plan(3, load=SessionSlots(1)))
     assert server.served == []
 
 
-def test_a_load_of_sessions_can_be_stopped_while_all_of_them_pause(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_load_of_sessions_can_be_stopped_while_all_of_them_pause(serve, generator_for, plan):
     slow = SessionWorkload("slow", Fixed(3), Fixed(6), Fixed(5), Fixed(60_000))
     generator = generator_for(serve(Answers()))
     timer = threading.Timer(0.3, generator.stop, ("enough",))
@@ -167,8 +151,6 @@ def test_a_load_of_sessions_can_be_stopped_while_all_of_them_pause(
     assert len(seen.records) == 3
 
 
-def test_plain_requests_have_no_place_in_a_session(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_plain_requests_have_no_place_in_a_session(serve, generator_for, plan):
     records: Any = generator_for(serve(Answers())).run(plan(2)).records
     assert records.session.tolist() == records.turn.tolist() == [MISSING] * 2

@@ -9,24 +9,18 @@ from collections.abc import Callable
 
 import pytest
 from planned_load import TextWorkload
-from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, reply, text_event
+from scripted_server import HEAD, REPLY, Conversation, chunk, reply, text_event
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.sse import SSEEvent
-
-Ask = Callable[..., Observation]
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 
 def stall(after: bytes = b"") -> Callable[[Conversation], None]:
@@ -54,9 +48,7 @@ def drip(conversation: Conversation) -> None:
     ],
     ids=["first byte", "between chunks", "total"],
 )
-def test_deadlines(
-    ask: Ask, loop_factory: LoopFactory, script: Callable[..., None], deadlines: Deadlines, named: str
-) -> None:
+def test_deadlines(ask, loop_factory, script, deadlines, named):
     seen = ask(script, deadlines=deadlines, loop_factory=loop_factory)
     records = seen.records
     assert OUTCOMES[records.outcome[0]] is Outcome.TIMEOUT
@@ -66,7 +58,7 @@ def test_deadlines(
     assert seen.interrupted is None
 
 
-def test_connect_deadline(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_connect_deadline(serve, generator_for, plan):
     """TLS towards a server that does not answer the handshake: connected, and yet not."""
     server = serve(reply(REPLY), greet=stall())
     generator = generator_for(server.url.replace("http:", "https:"))
@@ -76,7 +68,7 @@ def test_connect_deadline(serve: Serve, generator_for: GeneratorFor, plan: MakeP
     assert seen.selfcheck.connections_prewarmed == 0
 
 
-def test_a_request_that_cannot_be_written(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_a_request_that_cannot_be_written(serve, generator_for, plan):
     server = serve(stall(), read_body=False)
     big = TextWorkload(text="x" * 30_000_000)
     seen = generator_for(server).run(plan(1, workload=big, deadlines=Deadlines(total_s=0.5)))
@@ -84,7 +76,7 @@ def test_a_request_that_cannot_be_written(serve: Serve, generator_for: Generator
     assert seen.records.submitted_ns[0] == MISSING
 
 
-def test_stop_keeps_what_was_measured(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_stop_keeps_what_was_measured(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         if len(server.served) <= 10:
             conversation.send(REPLY)
@@ -106,7 +98,7 @@ def test_stop_keeps_what_was_measured(serve: Serve, generator_for: GeneratorFor,
     assert all(record.error == "enough" and record.first_content_ns is not None for record in cancelled)
 
 
-def test_stop_during_the_schedule(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_stop_during_the_schedule(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         if len(server.served) == 10:
             generator.stop("enough")
@@ -120,16 +112,14 @@ def test_stop_during_the_schedule(serve: Serve, generator_for: GeneratorFor, pla
     assert generator.run(plan(2)).interrupted is None  # and the generator is none the worse
 
 
-def test_stop_without_a_plan_does_nothing(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_stop_without_a_plan_does_nothing(serve, generator_for, plan):
     generator = generator_for(serve(reply(REPLY)))
     generator.stop("early")
     assert generator.run(plan(1)).interrupted is None
     generator.stop("late")
 
 
-def test_ctrl_c_gives_the_observation_so_far(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_ctrl_c_gives_the_observation_so_far(serve, generator_for, plan):
     server = serve(signalling(signal.SIGINT, after=50))
     seen = generator_for(server).run(plan(4000, load=OpenLoop(rate=200)))
     assert seen.interrupted == INTERRUPTED_BY_CTRL_C
@@ -148,9 +138,7 @@ def signalling(number: signal.Signals, *, after: int) -> Callable[[Conversation]
     return script
 
 
-def test_an_error_raised_into_the_wait_ends_the_load(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_an_error_raised_into_the_wait_ends_the_load(serve, generator_for, plan):
     """As test timeouts do it: a signal handler raises in the waiting thread."""
 
     def raise_(*_: object) -> None:
@@ -167,9 +155,7 @@ def test_an_error_raised_into_the_wait_ends_the_load(
 
 
 @pytest.mark.parametrize("load", [OpenLoop(rate=50), ClosedLoop(2)], ids=["open", "closed"])
-def test_session_deadline(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
-) -> None:
+def test_session_deadline(serve, generator_for, plan, load):
     def script(conversation: Conversation) -> None:
         conversation.wait(0.05)
         conversation.send(REPLY)
@@ -185,13 +171,7 @@ def test_session_deadline(
 
 
 @pytest.mark.parametrize("load", [OpenLoop(rate=300), ClosedLoop(8)], ids=["open", "closed"])
-def test_server_dies_in_the_middle(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    load: OpenLoop | ClosedLoop,
-) -> None:
+def test_server_dies_in_the_middle(serve, generator_for, plan, loop_factory, load):
     """Everything still planned fails fast as disconnected; each request has its record, on_record saw all."""
 
     def script(conversation: Conversation) -> None:
@@ -217,7 +197,7 @@ def test_server_dies_in_the_middle(
     assert seen.in_flight_at_end == 0
 
 
-def test_one_plan_at_a_time(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_one_plan_at_a_time(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         here.set()
         conversation.wait(30)
@@ -234,7 +214,7 @@ def test_one_plan_at_a_time(serve: Serve, generator_for: GeneratorFor, plan: Mak
     assert not running.is_alive()
 
 
-def test_closing_ends_a_running_plan(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_closing_ends_a_running_plan(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         here.set()
         conversation.wait(30)
@@ -250,9 +230,7 @@ def test_closing_ends_a_running_plan(serve: Serve, generator_for: GeneratorFor, 
     assert [observation.interrupted for observation in seen] == ["the load generator is being closed"]
 
 
-def test_a_server_that_closes_as_soon_as_it_accepts(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_server_that_closes_as_soon_as_it_accepts(serve, generator_for, plan, loop_factory):
     """Whichever comes first, our request or its FIN: no request is left waiting for its deadline."""
     server = serve(reply(REPLY), greet=lambda conversation: conversation.close())
     generator = generator_for(server, loop_factory=loop_factory)
@@ -265,9 +243,7 @@ class _Mistaken(OpenAIChat):
         raise ZeroDivisionError("a mistake of ours")
 
 
-def test_a_mistake_in_a_dialect_is_ours_and_not_the_server_s(
-    serve: Serve, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_mistake_in_a_dialect_is_ours_and_not_the_server_s(serve, plan, loop_factory):
     target = Target.parse(serve(reply(REPLY)).url)
     with (
         LoadGenerator(target, _Mistaken(), model="m", loop_factory=loop_factory) as generator,

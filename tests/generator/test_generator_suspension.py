@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-import pytest
-from scripted_server import REPLY, ScriptedServer, reply
+from scripted_server import REPLY, reply
 
 from pytest_llmbench.generator import selfcheck
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.selfcheck import SleepWatch, asleep_ns
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
-from pytest_llmbench.model.plan import LoadPlan
 
 S = 1_000_000_000
 
 
-def test_the_difference_of_the_clocks_does_not_move_by_itself() -> None:
+def test_the_difference_of_the_clocks_does_not_move_by_itself():
     watch = SleepWatch()
     assert all(watch.verdict() is None for _ in range(1000))
     assert asleep_ns() >= 0
 
 
-def test_where_no_clock_tells_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_clock_tells_nothing_is_claimed(monkeypatch):
     monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
     assert asleep_ns() == 0
     assert SleepWatch().verdict() is None
 
 
-def test_a_load_in_which_the_machine_slept_is_void(
-    serve: Callable[..., ScriptedServer],
-    generator_for: Callable[..., LoadGenerator],
-    plan: Callable[..., LoadPlan],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_load_in_which_the_machine_slept_is_void(serve, generator_for, plan, monkeypatch):
     looks = 0
 
     def slept() -> int:

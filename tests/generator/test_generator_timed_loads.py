@@ -14,7 +14,6 @@ from scripted_server import (
     HEAD,
     REPLY,
     Conversation,
-    ScriptedServer,
     chunk,
     chunked,
     event,
@@ -28,16 +27,12 @@ from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing import LoopAlarm, VirtualClock
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 S = 1_000_000_000
 
 
@@ -55,7 +50,7 @@ def digest_of(seen: Observation) -> str:
     return sequence_sha256(plan.workload.requests(plan.first + len(seen.records), plan.seed)[plan.first :])
 
 
-def test_goes_on_until_the_time_has_passed(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_goes_on_until_the_time_has_passed(serve, generator_for, plan):
     wanted = plan(3, load=ClosedLoop(4), duration_s=0.5, max_requests=10_000, first=2)
     seen = generator_for(serve(after(0.05))).run(wanted)
     records = seen.records
@@ -72,7 +67,7 @@ def test_goes_on_until_the_time_has_passed(serve: Serve, generator_for: Generato
     assert (seen.interrupted, seen.stopped, seen.in_flight_at_end) == (None, None, 0)
 
 
-def test_goes_on_until_enough_were_sent(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_goes_on_until_enough_were_sent(serve, generator_for, plan):
     wanted = plan(30, load=ClosedLoop(4), duration_s=0.05, max_requests=1000)
     seen = generator_for(serve(after(0.02))).run(wanted)
     assert len(seen.records) == 30
@@ -81,9 +76,7 @@ def test_goes_on_until_enough_were_sent(serve: Serve, generator_for: GeneratorFo
     assert seen.records.dispatched_ns.max() <= seen.load_ended_ns <= seen.ended_ns
 
 
-def test_the_ceiling_ends_it_before_the_time(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_the_ceiling_ends_it_before_the_time(serve, generator_for, plan):
     """A server that refuses at once is asked again at once, but no more often than that."""
     server = serve(reply(plain("429 Too Many Requests")))
     seen = generator_for(server).run(plan(5, load=ClosedLoop(8), duration_s=30.0, max_requests=60))
@@ -93,24 +86,18 @@ def test_the_ceiling_ends_it_before_the_time(
     assert seen.sequence_sha256 == digest_of(seen)
 
 
-def test_without_a_ceiling_of_its_own_the_requests_are_the_ceiling(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_without_a_ceiling_of_its_own_the_requests_are_the_ceiling(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(6, load=ClosedLoop(2), duration_s=30.0))
     assert len(seen.records) == 6
 
 
-def test_a_ceiling_without_a_time_does_not_matter(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_ceiling_without_a_time_does_not_matter(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(6, load=ClosedLoop(2), max_requests=50))
     assert len(seen.records) == 6
     assert seen.load_ended_ns is None
 
 
-def test_long_replies_do_not_prolong_the_load(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_long_replies_do_not_prolong_the_load(serve, generator_for, plan):
     """The drain begins at the end of the time, although no request ends then."""
     deadlines = Deadlines(drain_s=0.3)
     wanted = plan(1, load=ClosedLoop(3), duration_s=0.2, max_requests=100, deadlines=deadlines)
@@ -119,9 +106,7 @@ def test_long_replies_do_not_prolong_the_load(
     assert (len(seen.records), seen.in_flight_at_end) == (3, 3)
 
 
-def test_an_open_loop_ends_with_its_nominal_time(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_an_open_loop_ends_with_its_nominal_time(serve, generator_for, plan):
     load = OpenLoop(rate=20.0, arrival="uniform")
     seen = generator_for(serve(reply(REPLY))).run(plan(4, load=load, duration_s=0.3))
     assert len(seen.records) == 4
@@ -129,7 +114,7 @@ def test_an_open_loop_ends_with_its_nominal_time(
     assert generator_for(serve(reply(REPLY))).run(plan(1, load=load)).load_ended_ns is None
 
 
-def test_a_load_cut_short_ended_there(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_a_load_cut_short_ended_there(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         if len(server.served) == 20:
             generator.stop("enough")
@@ -146,9 +131,7 @@ def test_a_load_cut_short_ended_there(serve: Serve, generator_for: GeneratorFor,
 
 
 @pytest.mark.parametrize("duration_s", [0, -1.0, float("nan"), float("inf")])
-def test_a_time_that_is_none(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, duration_s: float
-) -> None:
+def test_a_time_that_is_none(serve, generator_for, plan, duration_s):
     generator = generator_for("http://127.0.0.1:9/v1")
     with pytest.raises(SuiteError, match="duration is") as caught:
         generator.run(plan(-1, load=ClosedLoop(0), duration_s=duration_s))
@@ -218,9 +201,7 @@ def closed_loop(extent: Extent, there_are: int, service_ns: int = 10) -> tuple[l
         (0, 0, 0, [], 0),
     ],
 )
-def test_where_a_closed_loop_ends(
-    requests: int, duration_ns: int, there_are: int, due: list[int], ended: int
-) -> None:
+def test_where_a_closed_loop_ends(requests, duration_ns, there_are, due, ended):
     found = closed_loop(Extent(requests, duration_ns / 1e9), there_are)
     assert found == (due, ended, True)
 
@@ -238,13 +219,13 @@ class SharingWorkload(TextWorkload):
         ]
 
 
-def test_the_shared_prefix_as_planned(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_the_shared_prefix_as_planned(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(4, workload=SharingWorkload()))
     assert seen.records.shared_prefix_tokens.tolist() == [64, 0, 64, 0]
     assert seen.records.prefix_id.tolist() == [3, -1, 3, -1]
 
 
-def test_what_the_server_says_of_a_request(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_what_the_server_says_of_a_request(serve, generator_for, plan):
     timed = {"choices": [{"index": 0, "delta": {"content": "a"}}], "token_times_ns": [11, 12]}
     end = {
         "choices": [],
@@ -260,9 +241,7 @@ def test_what_the_server_says_of_a_request(serve: Serve, generator_for: Generato
     assert records.server_token_ns.tolist() == [11, 12, 11, 12]
 
 
-def test_instants_that_came_before_a_cut_are_kept(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_instants_that_came_before_a_cut_are_kept(serve, generator_for, plan):
     timed = {"choices": [{"index": 0, "delta": {"content": "a"}}], "token_times_ns": [11]}
 
     def script(conversation: Conversation) -> None:

@@ -11,7 +11,6 @@ import pytest
 from pytest_llmbench.generator.dispatcher import Dispatcher, overdue, sweep
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.generator.limits import LoadLimits
-from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import JobLoop, Pacer
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
 from pytest_llmbench.generator.reply_reader import DecodeQueue, Steps
@@ -72,7 +71,7 @@ class SilentTransport:
     async def close(self) -> None: ...
 
 
-def test_the_clock_is_monotonic_and_fine_enough() -> None:
+def test_the_clock_is_monotonic_and_fine_enough():
     clock = MonotonicClock()
     resolution = resolution_ns(clock)
     assert clock.reported_resolution_ns <= resolution <= MS  # section 4.2: 1 ms or finer
@@ -92,12 +91,12 @@ def test_the_clock_is_monotonic_and_fine_enough() -> None:
         (3600 * S, 3600 * S),
     ],
 )
-def test_a_clock_that_was_set_is_told_from_one_that_was_slewed(moved_ns: int, set_ns: int) -> None:
+def test_a_clock_that_was_set_is_told_from_one_that_was_slewed(moved_ns, set_ns):
     before = ClockAnchor(1000, 7 * S)
     assert stepped_ns(before, ClockAnchor(1000 + 60 * S, 67 * S + moved_ns)) == set_ns
 
 
-def test_resolution_is_the_larger_of_claim_and_observation() -> None:
+def test_resolution_is_the_larger_of_claim_and_observation():
     class Coarse(VirtualClock):
         reported_resolution_ns = 10
 
@@ -109,7 +108,7 @@ def test_resolution_is_the_larger_of_claim_and_observation() -> None:
     assert resolution_ns(VirtualClock()) == 1  # never moves: nothing but the claim is known
 
 
-def test_the_schedule_is_kept_in_virtual_time() -> None:
+def test_the_schedule_is_kept_in_virtual_time():
     """Each request leaves at most one yield late, whatever the transport does with it."""
     clock = VirtualClock(tick_ns=10_000)
     transport = SilentTransport()
@@ -131,14 +130,14 @@ def test_the_schedule_is_kept_in_virtual_time() -> None:
     assert max(lags) <= 4 * clock.tick_ns  # four sends fall on almost the same instant
 
 
-def test_an_instant_that_has_passed_costs_one_yield() -> None:
+def test_an_instant_that_has_passed_costs_one_yield():
     clock = VirtualClock(tick_ns=7)
     asyncio.run(Pacer(clock, LoopAlarm(clock)).until(clock.now_ns - S))
     assert clock.now_ns == 1_000_000_000 + 7
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux only: timerfd")
-def test_timerfd_wakes_at_the_instant(loop_factory: LoopFactory) -> None:
+def test_timerfd_wakes_at_the_instant(loop_factory):
     async def scenario() -> list[int]:
         alarm = TimerFdAlarm(asyncio.get_running_loop())
         late = []
@@ -160,7 +159,7 @@ def test_timerfd_wakes_at_the_instant(loop_factory: LoopFactory) -> None:
     assert max(late[1:]) < S
 
 
-def test_a_sleep_on_the_timerfd_can_be_cancelled() -> None:
+def test_a_sleep_on_the_timerfd_can_be_cancelled():
     async def scenario() -> None:
         alarm = best_alarm(asyncio.get_running_loop(), MonotonicClock())
         try:
@@ -174,7 +173,7 @@ def test_a_sleep_on_the_timerfd_can_be_cancelled() -> None:
     asyncio.run(scenario())
 
 
-def test_the_alarm_fits_the_clock() -> None:
+def test_the_alarm_fits_the_clock():
     async def scenario() -> None:
         alarm = best_alarm(asyncio.get_running_loop(), VirtualClock())
         assert isinstance(alarm, LoopAlarm)
@@ -205,7 +204,7 @@ LIMITS = Deadlines(connect_s=1.0, first_byte_s=2.0, between_chunks_s=3.0, total_
         ({"submitted_ns": 1 * S, "stamps": [9 * S]}, 11.0, "total"),
     ],
 )
-def test_which_deadline_has_run_out(state: dict[str, object], now_s: float, named: str | None) -> None:
+def test_which_deadline_has_run_out(state, now_s, named):
     waiting = exchange()
     for name, value in state.items():
         setattr(waiting, name, value)
@@ -219,7 +218,7 @@ def test_which_deadline_has_run_out(state: dict[str, object], now_s: float, name
         assert f"({named} deadline)" in reason
 
 
-def test_a_sweep_ends_what_is_overdue_and_nothing_else() -> None:
+def test_a_sweep_ends_what_is_overdue_and_nothing_else():
     late, early = exchange(0), exchange(1, dispatched_ns=9 * S)
     late.submitted_ns, early.submitted_ns = 0, 9 * S
     sweep([late, early], LIMITS, 10 * S, most_reply_bytes=LoadLimits().most_reply_bytes)
@@ -234,7 +233,7 @@ def test_a_sweep_ends_what_is_overdue_and_nothing_else() -> None:
     assert early.end is End.TIMEOUT
 
 
-def test_an_exchange_ends_once() -> None:
+def test_an_exchange_ends_once():
     one = exchange()
     one.finish(End.COMPLETE, 5)
     one.finish(End.TIMEOUT, 9, "late")
@@ -242,7 +241,7 @@ def test_an_exchange_ends_once() -> None:
     assert (one.end, one.finished_ns, one.error) == (End.COMPLETE, 5, None)
 
 
-def test_decoding_is_done_in_slices_with_the_loop_in_between() -> None:
+def test_decoding_is_done_in_slices_with_the_loop_in_between():
     """Each step takes 15 µs of virtual time; other callbacks run while 40 replies of 50 steps are decoded."""
     clock = VirtualClock()
 
@@ -275,7 +274,7 @@ def test_decoding_is_done_in_slices_with_the_loop_in_between() -> None:
     assert max(gaps[-5:]) < 150_000
 
 
-def test_the_heartbeat_measures_how_late_the_loop_is() -> None:
+def test_the_heartbeat_measures_how_late_the_loop_is():
     clock = VirtualClock(tick_ns=1)
     chores: list[int] = []
 
@@ -295,7 +294,7 @@ def test_the_heartbeat_measures_how_late_the_loop_is() -> None:
     assert sorted(heart.lags_ns)[0] == 0
 
 
-def test_requests_are_encoded_ahead_up_to_the_budget() -> None:
+def test_requests_are_encoded_ahead_up_to_the_budget():
     encoded: list[int] = []
 
     def prepare(planned: PlannedRequest) -> PreparedRequest:
@@ -329,7 +328,7 @@ def taken_from(requests: PreparedJobs) -> PreparedRequest:
     return taken
 
 
-def test_requests_that_are_dropped_are_not_drawn() -> None:
+def test_requests_that_are_dropped_are_not_drawn():
     planned = iter([PlannedRequest(index, 8, 1, text="x") for index in range(9)])
     requests = PreparedJobs(planned, lambda plan: request(plan.index), budget_bytes=1)
     requests.drop()
@@ -338,14 +337,14 @@ def test_requests_that_are_dropped_are_not_drawn() -> None:
     assert len(list(planned)) == 7  # one is encoded, one is the next
 
 
-def test_requests_beyond_any_budget_are_encoded_when_they_are_due() -> None:
+def test_requests_beyond_any_budget_are_encoded_when_they_are_due():
     planned = iter([PlannedRequest(index, 8, 1, text="x") for index in range(3)])
     requests = PreparedJobs(planned, lambda plan: request(plan.index), budget_bytes=0)
     assert [taken_from(requests).index for _ in range(3)] == [0, 1, 2]
     assert requests.exhausted
 
 
-def test_nothing_is_sent_after_a_halt() -> None:
+def test_nothing_is_sent_after_a_halt():
     clock = VirtualClock()
     transport = SilentTransport()
 

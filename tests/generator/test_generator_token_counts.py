@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripted_server import DONE, FINISH, HEAD, REPLY, ScriptedServer, chunked, reply, text_event
+from scripted_server import DONE, FINISH, HEAD, REPLY, chunked, reply, text_event
 from small_tokenizer import small_tokenizer
 
 from pytest_llmbench.generator.http.target import Target
@@ -15,16 +15,11 @@ from pytest_llmbench.generator.reply_reader import MOST_COUNTED
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.openai_chat import OpenAICompletions
 from pytest_llmbench.workloads.sequence import sequence_sha256
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 NO_USAGE = HEAD + chunked([text_event("one two"), text_event(" three"), FINISH, DONE])
 
@@ -37,7 +32,7 @@ def words(text: str) -> int:
 counted: list[str] = []
 
 
-def test_the_server_s_counts_come_first(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_the_server_s_counts_come_first(serve, generator_for, plan):
     counted.clear()
     seen = generator_for(serve(reply(REPLY)), count_text=words).run(plan(1))
     assert TOKEN_SOURCES[seen.records.token_source[0]] is TokenSource.SERVER_USAGE
@@ -45,7 +40,7 @@ def test_the_server_s_counts_come_first(serve: Serve, generator_for: GeneratorFo
     assert counted == []  # nothing was tokenised while load was running
 
 
-def test_the_reference_tokenizer_steps_in(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_the_reference_tokenizer_steps_in(serve, generator_for, plan):
     seen = generator_for(serve(reply(NO_USAGE)), count_text=words).run(plan(1))
     assert TOKEN_SOURCES[seen.records.token_source[0]] is TokenSource.REFERENCE_TOKENIZER
     assert seen.records.output_tokens[0] == 3
@@ -53,7 +48,7 @@ def test_the_reference_tokenizer_steps_in(serve: Serve, generator_for: Generator
     assert seen.records.requested_input_tokens[0] == 1
 
 
-def test_the_tokenizer_of_a_file_steps_in(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_the_tokenizer_of_a_file_steps_in(serve, generator_for, plan):
     own = small_tokenizer()
     server = serve(reply(HEAD + chunked([text_event("hel"), text_event("lo hello"), FINISH, DONE])))
     counting = {"count_text": own.count, "counted_by": TokenSource.TOKENIZER_FILE}
@@ -63,7 +58,7 @@ def test_the_tokenizer_of_a_file_steps_in(serve: Serve, generator_for: Generator
     assert records.input_tokens[0] == own.count("hello 1-0")
 
 
-def test_a_measuring_process_counts_with_the_content_of_a_file(serve: Serve, plan: MakePlan) -> None:
+def test_a_measuring_process_counts_with_the_content_of_a_file(serve, plan):
     """The file itself is not looked for again: on another machine it does not exist."""
     own = small_tokenizer()
     server = serve(reply(HEAD + chunked([text_event("hello hello"), FINISH, DONE])))
@@ -78,9 +73,7 @@ def test_a_measuring_process_counts_with_the_content_of_a_file(serve: Serve, pla
         assert records.input_tokens.tolist() == [own.count(f"hello 1-{index}") for index in range(2)]
 
 
-def test_a_reply_beyond_any_model_is_not_tokenised(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_reply_beyond_any_model_is_not_tokenised(serve, generator_for, plan):
     """Tokenising 64 MiB takes minutes, in which no other reply is read."""
     counted.clear()
     longest = [text_event("x" * 1000)] * (MOST_COUNTED // 1000)
@@ -91,9 +84,7 @@ def test_a_reply_beyond_any_model_is_not_tokenised(
     assert not [text for text in counted if "y" in text]
 
 
-def test_without_either_chunks_are_counted_and_called_so(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_without_either_chunks_are_counted_and_called_so(serve, generator_for, plan):
     seen = generator_for(serve(reply(NO_USAGE))).run(plan(1))
     assert TOKEN_SOURCES[seen.records.token_source[0]] is TokenSource.CHUNK_COUNT
     assert seen.records.output_tokens[0] == 2
@@ -112,7 +103,7 @@ class TokenWorkload:
         return {}
 
 
-def test_prompts_as_token_ids(serve: Serve, plan: MakePlan) -> None:
+def test_prompts_as_token_ids(serve, plan):
     text = 'data: {"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}\n\n'
     server = serve(reply(HEAD + chunked([text.encode(), DONE])))
     target = Target.parse(server.url)
@@ -125,9 +116,7 @@ def test_prompts_as_token_ids(serve: Serve, plan: MakePlan) -> None:
     assert seen.facts.value("wire.prompt_form") == "token_ids"
 
 
-def test_ids_become_text_where_text_is_sent(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_ids_become_text_where_text_is_sent(serve, generator_for, plan):
     server = serve(reply(REPLY))
     generator = generator_for(server, extra_body={"top_k": 1})
     generator.run(plan(1, workload=TokenWorkload(), ignore_eos=True))

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
-def test_what_was_freed_below_what_is_in_use_goes_back() -> None:
+def test_what_was_freed_below_what_is_in_use_goes_back():
     process = psutil.Process(os.getpid())
     freed = [bytes(2000) for _ in range(20_000)]  # 40 MB: more than 512 bytes each, so of the C library
     above = [bytes(2000) for _ in range(200)]
@@ -27,7 +27,7 @@ def test_what_was_freed_below_what_is_in_use_goes_back() -> None:
     assert len(above) == 200
 
 
-def test_a_c_library_without_it_is_left_alone() -> None:
+def test_a_c_library_without_it_is_left_alone():
     program = (
         "import ctypes\n"
         "from pytest_llmbench.generator.limits import give_back_unused_memory\n"

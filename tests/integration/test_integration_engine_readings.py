@@ -58,7 +58,7 @@ def in_batch(truth: list[GroundTruth], start_ns: int, end_ns: int) -> float:
     return sum(parts) / (end_ns - start_ns)
 
 
-def test_gauges_and_counters_are_what_the_engine_did() -> None:
+def test_gauges_and_counters_are_what_the_engine_did():
     plan = load(64, 400, BATCH // 2, 5.0)
     with measured(f"fast?max_num_seqs={BATCH}", plan) as (seen, truth):
         assert len(truth) == len(seen.records)
@@ -85,7 +85,7 @@ def test_gauges_and_counters_are_what_the_engine_did() -> None:
 
 
 @pytest.mark.slow
-def test_preemptions_are_counted_alike_by_page_reply_and_engine() -> None:
+def test_preemptions_are_counted_alike_by_page_reply_and_engine():
     # 160 blocks of 16 tokens: five prompts of 320 fit with room for a few tokens, and then grow.
     scenario = f"fast?max_num_seqs={BATCH}&context_limit_tokens=2048&kv_blocks=160"
     with measured(scenario, load(320, 200, BATCH, 2.0)) as (seen, truth):

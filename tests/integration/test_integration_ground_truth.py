@@ -7,12 +7,10 @@ import statistics
 import pytest
 from embedded_chain import beside_truth, least_disturbed, measured
 
-from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("however_late")]
 
 
-def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
+def test_measured_ttft_is_the_engine_s_own(pytester, engine):
     entry = measured(pytester, engine.url, rate=150, requests=100, longest=32)
     found = list(beside_truth(pytester.path / "out", entry, engine))
     assert all(row["input_tokens"] == true.prompt_tokens for row, true, _ in found)

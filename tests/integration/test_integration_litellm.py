@@ -159,7 +159,7 @@ def mean_ms(before: Mapping[str, float], after: Mapping[str, float], histogram: 
 
 
 @pytest.mark.usefixtures("key")
-def test_its_part_of_the_time_is_what_it_says_itself(gateway: str, llama_cpp: str) -> None:
+def test_its_part_of_the_time_is_what_it_says_itself(gateway, llama_cpp):
     """The same requests through it and past it; and beside its own histograms of those through it."""
     through, before, after = counted(gateway, 40)
     alone = measured(llama_cpp, 40, model="tiny-random")
@@ -178,7 +178,7 @@ def test_its_part_of_the_time_is_what_it_says_itself(gateway: str, llama_cpp: st
 
 
 @pytest.mark.usefixtures("key")
-def test_over_websocket(gateway: str) -> None:
+def test_over_websocket(gateway):
     url = gateway.replace("http://", "ws://")
     seen = measured(url, 20, model="over-websocket")
     assert seen.records.ok.all()
@@ -208,21 +208,21 @@ def blocked(url: str, text: str, guardrail: str) -> tuple[str, str]:
     return OUTCOMES[records.outcome[0]].value, records.error[0] or ""
 
 
-def test_a_prompt_that_its_filter_blocks_is_refused(gateway: str) -> None:
+def test_a_prompt_that_its_filter_blocks_is_refused(gateway):
     outcome, error = blocked(gateway, "my number is 536-22-1234", "filter-in")
     assert outcome == "refused"
     assert error.startswith("HTTP 400 Bad Request: Content blocked: us_ssn pattern detected")
     assert blocked(gateway, "my number is none of yours", "filter-in") == ("ok", "")
 
 
-def test_a_reply_that_its_filter_blocks_is_cut_off(gateway: str) -> None:
+def test_a_reply_that_its_filter_blocks_is_cut_off(gateway):
     """Behind the first bytes it closes the connection, and says to its log alone why."""
     outcome, error = blocked(gateway, "hello", "blocks-any-letter")
     assert outcome == "disconnected"
     assert "before the response was complete" in error
 
 
-def test_first_contact(gateway: str) -> None:
+def test_first_contact(gateway):
     known = Access(read_credentials({"LLM_API_KEY": KEY}))
     wrong = Access(read_credentials({"LLM_API_KEY": "sk-of-somebody-else"}))
     for access, model, said in (
@@ -235,7 +235,7 @@ def test_first_contact(gateway: str) -> None:
     assert examine(gateway, model="tiny", access=known).api == "openai-chat"
 
 
-def test_over_tls(llama_cpp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_tls(llama_cpp, tmp_path, monkeypatch):
     program()
     authority, files = trustme.CA(), [tmp_path / name for name in ("ca.pem", "key.pem", "cert.pem")]
     issued = authority.issue_cert("127.0.0.1")
@@ -258,7 +258,7 @@ def test_over_tls(llama_cpp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("key")
-def test_the_guardrail_test_on_its_own_content_filter(gateway: str, tmp_path: Path) -> None:
+def test_the_guardrail_test_on_its_own_content_filter(gateway, tmp_path):
     """The filter behind the model holds text back, so that the first text comes nearer to the last."""
     (tmp_path / "sut.toml").write_text(SUT_FILE, "utf-8")
     told = ("--llm-sut=sut.toml", "--llm-model=tiny", "--llm-scale=quick")
@@ -276,7 +276,7 @@ def test_the_guardrail_test_on_its_own_content_filter(gateway: str, tmp_path: Pa
     assert on > off
 
 
-def test_a_guardrail_that_waits_costs_what_it_waits(gateway: str) -> None:
+def test_a_guardrail_that_waits_costs_what_it_waits(gateway):
     """One request with it and one without, in turns, so that both meet the same machine."""
     with generating(gateway) as plain, generating(gateway, "waits") as guarded:
         for load in (plain, guarded):

@@ -105,13 +105,13 @@ def assert_finds_its_history(records: Records) -> None:
             assert found > before - 8, turns
 
 
-def test_llama_cpp_is_told_its_own_answers(llama_cpp: str) -> None:
+def test_llama_cpp_is_told_its_own_answers(llama_cpp):
     assert_finds_its_history(assert_reads_what_it_says(llama_cpp))
 
 
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_suite_against_llama_cpp(llama_cpp: str, tmp_path: Path, workers: int) -> None:
+def test_a_suite_against_llama_cpp(llama_cpp, tmp_path, workers):
     (tmp_path / "test_talks.py").write_text(SUITE, "utf-8")
     options = (f"--llm-workers={workers}", "--llm-report=out", "--llm-inconclusive=pass")
     session = Session(tmp_path, "-q", "test_talks.py", f"--llm-endpoint={llama_cpp}", *options)
@@ -138,7 +138,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_vllm_is_told_its_own_answers(vllm: str) -> None:
+def test_vllm_is_told_its_own_answers(vllm):
     """Its cache has blocks of 32 tokens: what a turn finds begins with whole ones alone."""
     records = assert_reads_what_it_says(vllm)
     found = records.cached_tokens[(records.turn > 1) & (records.cached_tokens != MISSING)]

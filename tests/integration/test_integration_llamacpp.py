@@ -88,7 +88,7 @@ def measured(slower_llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) ->
     return folder / "out"
 
 
-def test_the_slower_model_is_served(slower_llama_cpp: str) -> None:
+def test_the_slower_model_is_served(slower_llama_cpp):
     """And so it is there before the tests of timing, which have the machine for themselves."""
     (listed,) = plain_http.get(f"{slower_llama_cpp}/models").json()["data"]
     assert listed["meta"]["n_vocab"] == 2048
@@ -96,9 +96,7 @@ def test_the_slower_model_is_served(slower_llama_cpp: str) -> None:
 
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("prompt", ["text", pytest.param("token_ids", marks=pytest.mark.slow)])
-def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
-    llama_cpp: str, llama_model: Path, tmp_path: Path, prompt: str
-) -> None:
+def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(llama_cpp, llama_model, tmp_path, prompt):
     """The server counts them as long as asked, chat template included, though it was asked about few."""
     api = "openai-chat" if prompt == "text" else "openai-completions"
     (tmp_path / "sut.toml").write_text(
@@ -123,7 +121,7 @@ def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
 
 
 @pytest.mark.timing
-def test_measured_ttft_agrees_with_the_server_s_own_timings(measured: Path) -> None:
+def test_measured_ttft_agrees_with_the_server_s_own_timings(measured):
     report = json.loads((measured / "report.json").read_text("utf-8"))
     for entry in report["tests"]:
         assert entry["validity"]["verdict"] == "valid"
@@ -148,7 +146,7 @@ def test_measured_ttft_agrees_with_the_server_s_own_timings(measured: Path) -> N
 
 
 @pytest.mark.timing
-def test_the_whole_stream_agrees_with_the_server_s_own_timings(measured: Path) -> None:
+def test_the_whole_stream_agrees_with_the_server_s_own_timings(measured):
     report = json.loads((measured / "report.json").read_text("utf-8"))
     entry = next(entry for entry in report["tests"] if "closed" in entry["nodeid"])
     rows = counted_rows(measured, entry)
@@ -161,9 +159,7 @@ def test_the_whole_stream_agrees_with_the_server_s_own_timings(measured: Path) -
 
 
 @pytest.mark.parametrize("by", ["its own count", "completions"])
-def test_prompts_of_exact_lengths_are_not_in_its_cache(
-    llama_cpp: str, by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_of_exact_lengths_are_not_in_its_cache(llama_cpp, by, monkeypatch):
     """What it has run it finds in its cache: that is so of every prompt where completions are asked."""
     if by == "completions":
         monkeypatch.setattr(ServerTokenCount, "_tokenizers", lambda _: [])
@@ -212,7 +208,7 @@ def test_batch(llm_result):
 
 @pytest.mark.skipif(not names("cells"), reason="the extra of grids is left out")
 @pytest.mark.usefixtures("however_late")
-def test_questions_and_cells_go_to_a_real_server(llama_cpp: str, tmp_path: Path) -> None:
+def test_questions_and_cells_go_to_a_real_server(llama_cpp, tmp_path):
     rows = [json.dumps({"question": f"What is {at} + {at}?", "answer": 2 * at}) for at in range(10, 20)]
     (tmp_path / "questions.jsonl").write_text("\n".join(rows), "utf-8")
     printed = run_suite(tmp_path, BEYOND, llama_cpp, "--llm-records=full,events")
@@ -259,7 +255,7 @@ class CallsAndForms:
 
 @pytest.mark.skipif(not names("document_dialects"), reason="the extra of documents is left out")
 @pytest.mark.parametrize(("pooling", "api"), [("mean", "openai-embeddings"), ("rank", "rerank")])
-def test_vectors_and_scores_of_a_model(llama_model: Path, pooling: str, api: str) -> None:
+def test_vectors_and_scores_of_a_model(llama_model, pooling, api):
     """Its own counter of prompt tokens is our sum, and it has predicted none."""
     server_file = Path(__file__).with_name("llama_server.py")
     command = [sys.executable, str(server_file), str(llama_model), "{port}", "4", "8192", pooling]
@@ -285,7 +281,7 @@ def counters(url: str) -> dict[str, float]:
     return {name.removeprefix("llamacpp:"): float(value) for name, value in lines}
 
 
-def test_a_grammar_makes_random_weights_keep_to_a_schema(llama_cpp: str) -> None:
+def test_a_grammar_makes_random_weights_keep_to_a_schema(llama_cpp):
     """The server takes tools and schemas as they are sent; a call may not be through at its limit."""
     with LoadGenerator(Target.parse(llama_cpp), OpenAIChat(), model="tiny-random") as generator:
         records = generator.run(LoadPlan("measure", CallsAndForms(), ClosedLoop(2), 8, seed=1)).records

@@ -124,7 +124,7 @@ def measured(slower_llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
-def test_what_the_engine_lacks_is_said_before_anything_is_sent(llama_cpp: str, tmp_path: Path) -> None:
+def test_what_the_engine_lacks_is_said_before_anything_is_sent(llama_cpp, tmp_path):
     entries = run_suite(tmp_path, llama_cpp, REFUSED).entries
     words = {
         "memory_pressure": "--llm-allow-overload",
@@ -140,7 +140,7 @@ def test_what_the_engine_lacks_is_said_before_anything_is_sent(llama_cpp: str, t
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_seven_tests_run(measured: Measured) -> None:
+def test_seven_tests_run(measured):
     not_passed = {
         test: (entry["error"], entry["gate"])
         for test, entry in measured.entries.items()
@@ -155,7 +155,7 @@ def test_seven_tests_run(measured: Measured) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_every_request_agrees_with_the_server_s_own_timings(measured: Measured) -> None:
+def test_every_request_agrees_with_the_server_s_own_timings(measured):
     for test in measured.entries:
         for row in measured.rows(test):
             timings = row["server_timings"]
@@ -170,7 +170,7 @@ def test_every_request_agrees_with_the_server_s_own_timings(measured: Measured) 
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_throughput_is_what_the_levels_did(measured: Measured) -> None:
+def test_throughput_is_what_the_levels_did(measured):
     entry = measured.entries["throughput"]
     reported = next(level for level in entry["levels"] if level["role"] == "reported")
     best = measured.point("throughput", "max_output_token_throughput")
@@ -185,7 +185,7 @@ def test_throughput_is_what_the_levels_did(measured: Measured) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_the_curve_holds_at_its_lower_end_and_saturates_at_its_upper(measured: Measured) -> None:
+def test_the_curve_holds_at_its_lower_end_and_saturates_at_its_upper(measured):
     low, high = measured.entries["tradeoff"]["levels"][:2]
     assert high["saturated"] is True
     assert high["metrics"]["ttft.p50"]["point"] > 2 * low["metrics"]["ttft.p50"]["point"]
@@ -193,7 +193,7 @@ def test_the_curve_holds_at_its_lower_end_and_saturates_at_its_upper(measured: M
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_gaps_between_tokens_are_near_the_server_s_own_pace(measured: Measured) -> None:
+def test_gaps_between_tokens_are_near_the_server_s_own_pace(measured):
     own = [row["server_timings"]["predicted_per_token_ms"] for row in measured.rows("itl")]
     mean = measured.point("itl", "itl[25%].mean")
     assert 0.3 < mean / statistics.median(own) < 3.0
@@ -201,7 +201,7 @@ def test_gaps_between_tokens_are_near_the_server_s_own_pace(measured: Measured) 
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_the_capacity_is_a_tested_level(measured: Measured) -> None:
+def test_the_capacity_is_a_tested_level(measured):
     levels = measured.entries["capacity"]["levels"]
     passed = [level["concurrency"] for level in levels if level["passed"]]
     assert measured.point("capacity", "max_concurrency") == max(passed)
@@ -210,7 +210,7 @@ def test_the_capacity_is_a_tested_level(measured: Measured) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_the_cache_is_switched_by_a_request_field(measured: Measured) -> None:
+def test_the_cache_is_switched_by_a_request_field(measured):
     disabled, warm = measured.entries["prefix_cache"]["levels"]
     assert (disabled["role"], warm["role"]) == ("disabled", "warm")
     rows = measured.rows("prefix_cache")
@@ -227,7 +227,7 @@ def test_the_cache_is_switched_by_a_request_field(measured: Measured) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_prefill_grows_with_the_context(measured: Measured) -> None:
+def test_prefill_grows_with_the_context(measured):
     metrics = measured.entries["long_context"]["metrics"]
     medians = [metrics[f"ttft[{length}].p50"]["point"] for length in (200, 400, 700)]
     assert medians[0] < medians[2]

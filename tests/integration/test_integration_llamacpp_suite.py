@@ -22,7 +22,7 @@ exec {python} {server} "$2" "$port"
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("however_late")
-def test_a_calibration_writes_the_limits_and_the_gate_holds_them(tmp_path: Path, llama_model: Path) -> None:
+def test_a_calibration_writes_the_limits_and_the_gate_holds_them(tmp_path, llama_model):
     program = tmp_path / "bin" / "llama-server"
     program.parent.mkdir()
     program.write_text(PROGRAM.format(python=sys.executable, server=HERE / "llama_server.py"), "utf-8")

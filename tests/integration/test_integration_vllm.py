@@ -120,7 +120,7 @@ def mean_ms(counted: Mapping[str, float], histogram: str) -> float:
     return 1e3 * counted[f"{histogram}_sum"] / counted[f"{histogram}_count"]
 
 
-def test_times_and_counts_are_those_of_its_histograms(plain: str) -> None:
+def test_times_and_counts_are_those_of_its_histograms(plain):
     before = counters(plain)
     seen = measured(plain, SHORT, ClosedLoop(2), 60)
     records, own = seen.records, grown(plain, before)
@@ -140,7 +140,7 @@ def test_times_and_counts_are_those_of_its_histograms(plain: str) -> None:
     assert 0.85 < ratio < 1.15, ratio
 
 
-def test_what_it_tells_of_each_request_s_times(model: Path) -> None:
+def test_what_it_tells_of_each_request_s_times(model):
     with serving(model, "--enable-per-request-metrics") as url:
         before = counters(url)
         records = measured(url, SHORT, ClosedLoop(2), 40).records
@@ -154,7 +154,7 @@ def test_what_it_tells_of_each_request_s_times(model: Path) -> None:
     assert 0.7 < ratio < 1.4, ratio
 
 
-def test_log_probabilities_of_prompts(plain: str) -> None:
+def test_log_probabilities_of_prompts(plain):
     before = counters(plain)
     seen = measured(plain, WithoutOutput(SHORT), ClosedLoop(2), 24, api="logprobs")
     own = grown(plain, before)
@@ -165,7 +165,7 @@ def test_log_probabilities_of_prompts(plain: str) -> None:
     assert own["request_success_total"] >= 32
 
 
-def test_vectors_of_a_pooling_model(model: Path) -> None:
+def test_vectors_of_a_pooling_model(model):
     with serving(model, "--runner", "pooling", "--convert", "embed") as url:
         seen = measured(url, WithoutOutput(SHORT), ClosedLoop(2), 24, api="openai-embeddings")
     assert seen.records.ok.all(), list(seen.records.error)
@@ -174,7 +174,7 @@ def test_vectors_of_a_pooling_model(model: Path) -> None:
 
 
 @pytest.mark.parametrize("told", ["usage", "ids"])
-def test_tokens_of_each_chunk_where_a_chunk_has_several(model: Path, tmp_path: Path, told: str) -> None:
+def test_tokens_of_each_chunk_where_a_chunk_has_several(model, tmp_path, told):
     sut = tmp_path / "sut.toml"
     sut.write_text(f'[request]\nchunk_tokens = "{told}"\n', "utf-8")
     with serving(model, "--stream-interval", "4") as url:
@@ -185,7 +185,7 @@ def test_tokens_of_each_chunk_where_a_chunk_has_several(model: Path, tmp_path: P
     assert records.chunk_tokens.max() == 4
 
 
-def test_what_its_prefix_cache_hit(model: Path, plain: str) -> None:
+def test_what_its_prefix_cache_hit(model, plain):
     shared = SharedPrefix("shared", SHORT, Fixed(96), fraction=1.0)
     without = measured(plain, shared, ClosedLoop(2), 24)
     assert without.engine is not None
@@ -200,7 +200,7 @@ def test_what_its_prefix_cache_hit(model: Path, plain: str) -> None:
     assert set(cached % 32) == {0}
 
 
-def test_preemptions_are_on_its_page(model: Path) -> None:
+def test_preemptions_are_on_its_page(model):
     """768 tokens of KV cache, and eight streams that want 300 each."""
     grows = SyntheticWorkload("grows", Fixed(40), Fixed(256))
     with serving(model, "--num-gpu-blocks-override", "24", "--max-model-len", "512") as url:
@@ -210,7 +210,7 @@ def test_preemptions_are_on_its_page(model: Path) -> None:
     assert (seen.engine.grown("preemptions") or 0) > 0
 
 
-def test_refused_admission_is_rate_limited_and_no_error_of_the_server(model: Path) -> None:
+def test_refused_admission_is_rate_limited_and_no_error_of_the_server(model):
     long = SyntheticWorkload("long", Fixed(16), Fixed(64))
     with serving(model, "--max-num-queued-reqs", "4") as url:
         before = counters(url)
@@ -223,7 +223,7 @@ def test_refused_admission_is_rate_limited_and_no_error_of_the_server(model: Pat
     assert set(records.http_status[limited]) <= {200, 503}
 
 
-def test_cached_tokens_by_turn_are_those_of_its_counters(model: Path) -> None:
+def test_cached_tokens_by_turn_are_those_of_its_counters(model):
     """The context of a turn was computed by the turn before, up to its last whole block of 32."""
     talk = SessionWorkload("talk", turns=Fixed(4), input_tokens=Fixed(48), output_tokens=Fixed(32))
     with serving(model, "--enable-prefix-caching", "--enable-prompt-tokens-details") as url:
@@ -243,7 +243,7 @@ def test_cached_tokens_by_turn_are_those_of_its_counters(model: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["text", "token_ids"])
-def test_its_token_stream_over_grpc(model: Path, tmp_path: Path, prompt: str) -> None:
+def test_its_token_stream_over_grpc(model, tmp_path, prompt):
     """The engine by itself, without its HTTP server; vLLM has it with the package smg-grpc-servicer[vllm]."""
     sut = tmp_path / "sut.toml"
     sut.write_text(f'[request]\nprompt = "{prompt}"\n', "utf-8")
@@ -261,7 +261,7 @@ def test_its_token_stream_over_grpc(model: Path, tmp_path: Path, prompt: str) ->
         assert records.input_tokens.tolist() == records.requested_input_tokens.tolist()
 
 
-def test_the_engine_alone_over_grpc_lacks_nothing_but_requests(model: Path, tmp_path: Path) -> None:
+def test_the_engine_alone_over_grpc_lacks_nothing_but_requests(model, tmp_path):
     """The boundary of the engine, where gRPC is advised: what stands between the run and *unconditional* is
     the number of its requests. (With ten thousand of them it is: docs/how-to/measure-over-grpc.md.)"""
     (tmp_path / "sut.toml").write_text(ENGINE_ALONE.format(model=model), "utf-8")

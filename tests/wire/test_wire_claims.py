@@ -52,7 +52,7 @@ def _usage(**counts: Any) -> dict[str, Any]:
     return {"choices": [], "usage": counts}
 
 
-def test_an_honest_reply_is_left_alone() -> None:
+def test_an_honest_reply_is_left_alone():
     record = _bounded([_usage(prompt_tokens=100, completion_tokens=12)])
     assert (record.outcome, record.output_tokens, record.input_tokens) == (Outcome.OK, 12, 100)
     assert record.error is None
@@ -63,7 +63,7 @@ def test_an_honest_reply_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=str)
-def test_output_tokens_that_no_reply_holds(value: float) -> None:
+def test_output_tokens_that_no_reply_holds(value):
     record = _bounded([_usage(prompt_tokens=100, completion_tokens=value)])
     assert record.outcome is Outcome.UNDECODABLE
     assert (record.output_tokens, record.token_source) == (None, TokenSource.NONE)
@@ -75,7 +75,7 @@ def test_output_tokens_that_no_reply_holds(value: float) -> None:
 
 @pytest.mark.parametrize("field", ["prompt_tokens", "cached", "reasoning"])
 @pytest.mark.parametrize("value", [2**63 - 1, 10**30, 10**12], ids=str)
-def test_counts_of_other_kinds(field: str, value: int) -> None:
+def test_counts_of_other_kinds(field, value):
     """A part that is larger than its whole is dropped before it can be anything worse."""
     counts: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 12}
     if field == "cached":
@@ -92,7 +92,7 @@ def test_counts_of_other_kinds(field: str, value: int) -> None:
     assert all(count is None or count <= 100 for count in kept)
 
 
-def test_times_longer_than_the_request() -> None:
+def test_times_longer_than_the_request():
     record = _bounded([{"choices": [], "timings": {"queue_ms": 1e12, "prompt_ms": 3.0, "preemptions": 1e9}}])
     assert record.outcome is Outcome.UNDECODABLE
     assert record.error is not None
@@ -101,21 +101,21 @@ def test_times_longer_than_the_request() -> None:
 
 
 @pytest.mark.parametrize(("drafted", "accepted"), [(3, 4), (10**9, 5)])
-def test_drafts_that_cannot_be(drafted: int, accepted: int) -> None:
+def test_drafts_that_cannot_be(drafted, accepted):
     record = _bounded([{"choices": [], "timings": {"draft_n": drafted, "draft_n_accepted": accepted}}])
     assert record.outcome is Outcome.UNDECODABLE
     assert f"{accepted} accepted of" in (record.error or "")
     assert (record.draft_tokens, record.accepted_draft_tokens) == (None, None)
 
 
-def test_a_loading_of_the_model_longer_than_the_request() -> None:
+def test_a_loading_of_the_model_longer_than_the_request():
     record = _bounded([{"choices": [], "timings": {"load_duration": 10**18}}])
     assert record.outcome is Outcome.UNDECODABLE
     assert "a loading of the model of 1e+09 s in a request of 0.009 s" in (record.error or "")
     assert record.model_load_ns is None
 
 
-def test_what_failed_anyway_keeps_its_outcome() -> None:
+def test_what_failed_anyway_keeps_its_outcome():
     record, received = _record([_usage(completion_tokens=10**30)])
     record.outcome, record.error = Outcome.TIMEOUT, "a deadline ran out"
     refuse_impossible(record, SENT_BYTES, received)
@@ -124,7 +124,7 @@ def test_what_failed_anyway_keeps_its_outcome() -> None:
 
 
 @pytest.mark.parametrize("reason", ["\ud800", "\x1b[2Jgone", "x" * 1_000_000, {"a": ["\u0000"]}, 7, "a\nb"])
-def test_a_finish_reason_is_a_short_printable_line(reason: Any) -> None:
+def test_a_finish_reason_is_a_short_printable_line(reason):
     line = json.dumps(chat({}, "stop")).replace('"stop"', json.dumps(reason))
     read = read_stream(list(chunks_of([(sse(chat({"content": "a"}), line, DONE), 1)], OpenAIChat())))
     assert read.finish_reason
@@ -134,7 +134,7 @@ def test_a_finish_reason_is_a_short_printable_line(reason: Any) -> None:
     read.finish_reason.encode()
 
 
-def test_names_of_figures_are_short_and_few() -> None:
+def test_names_of_figures_are_short_and_few():
     timings = {f"\ud800{n}{'n' * 500}": n for n in range(10_000)}
     line = json.dumps(chat({"content": "a"}, "stop", timings=timings))
     read = read_stream(list(chunks_of([(sse(line), 1)], OpenAIChat())))
@@ -175,9 +175,7 @@ TIMINGS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(COUNTS, TIMINGS), min_size=1, max_size=4), st.booleans())
-def test_no_number_of_a_server_breaks_what_is_made_of_it(
-    replies: list[tuple[dict[str, Any], dict[str, Any]]], per_chunk: bool
-) -> None:
+def test_no_number_of_a_server_breaks_what_is_made_of_it(replies, per_chunk):
     """Through decoding, columns and every figure; nothing overflows, and nothing is larger than it can be."""
     rows = []
     for counts, timings in replies:

@@ -36,14 +36,14 @@ def without_stamps(summary: StreamSummary) -> StreamSummary:
 
 
 @EACH
-def test_known_answers(reply: Reply) -> None:
+def test_known_answers(reply):
     summary = summarise(reply, [reply.body])
     seen = {name: getattr(summary, name) for name in reply.summary}
     assert seen == reply.summary
 
 
 @EACH
-def test_content_chunks_and_their_instants(reply: Reply) -> None:
+def test_content_chunks_and_their_instants(reply):
     """One read per event: every instant is then the number of an event."""
     events = list(events_of([(reply.body, 0)], protocol=dialect(reply.dialect).protocol))
     chunks = list(chunks_of([(reply.body, 0)], dialect(reply.dialect)))
@@ -61,7 +61,7 @@ def test_content_chunks_and_their_instants(reply: Reply) -> None:
 
 
 @FEW
-def test_cut_at_every_byte(reply: Reply) -> None:
+def test_cut_at_every_byte(reply):
     bytewise = summarise(reply, [reply.body[at : at + 1] for at in range(len(reply.body))])
     whole = without_stamps(summarise(reply, [reply.body]))
     assert without_stamps(bytewise) == whole
@@ -75,7 +75,7 @@ def test_cut_at_every_byte(reply: Reply) -> None:
 
 
 @EACH
-def test_the_fast_path_equals_decoding_each_event(reply: Reply) -> None:
+def test_the_fast_path_equals_decoding_each_event(reply):
     reads = [(reply.body, 5)]
     spoken = dialect(reply.dialect)
     single = [spoken.decode(event) for event in events_of(reads, protocol=spoken.protocol)]

@@ -45,7 +45,7 @@ def told(end_reason: str = "", critical_evictions: str = "") -> tuple[str | None
         ("", None),
     ],
 )
-def test_why_thinking_ended(place: str, reason: str | None) -> None:
+def test_why_thinking_ended(place, reason):
     assert told(end_reason=place) == (reason, None)
 
 
@@ -61,12 +61,12 @@ def test_why_thinking_ended(place: str, reason: str | None) -> None:
         ("metric:engine:evictions_total", None),
     ],
 )
-def test_evictions_while_it_answers(place: str, count: int | None) -> None:
+def test_evictions_while_it_answers(place, count):
     """What is not said, or is no count, is unknown: never zero."""
     assert told(critical_evictions=place) == (None, count)
 
 
-def test_replies_are_read_event_by_event_only_where_that_is_needed() -> None:
+def test_replies_are_read_event_by_event_only_where_that_is_needed():
     assert not Declared().needs_every_event
     assert not Declared(critical_evictions="metric:x").needs_every_event
     assert Declared(end_reason="field:x").needs_every_event
@@ -103,7 +103,7 @@ TIMED = {
         ("metric:x", "ms", None),
     ],
 )
-def test_the_times_of_a_server(place: str, unit: Any, took_ns: int | None) -> None:
+def test_the_times_of_a_server(place, unit, took_ns):
     record = RequestRecord(0, "r", Phase.MEASURE)
     events = [SSEEvent(e if isinstance(e, str) else json.dumps(e), "message", 0, 0) for e in EVENTS]
     Declared(queue_wait=place, time_unit=unit).fill(record, events, TIMED)
@@ -112,7 +112,7 @@ def test_the_times_of_a_server(place: str, unit: Any, took_ns: int | None) -> No
     assert record.prefill_ns == took_ns
 
 
-def test_headers_need_no_event() -> None:
+def test_headers_need_no_event():
     of_header = Declared(queue_wait="header:x-queue-time")
     assert of_header.tells
     assert not of_header.needs_every_event

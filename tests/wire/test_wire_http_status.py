@@ -81,7 +81,7 @@ AZURE = {
         (599, {}, b"\xff\xfe", Outcome.HTTP_ERROR),
     ],
 )
-def test_outcome_of_a_status(status: int, headers: dict[str, str], payload: Any, outcome: Outcome) -> None:
+def test_outcome_of_a_status(status, headers, payload, outcome):
     found, reason = classify_status(status, headers, body(payload))
     assert found is outcome
     assert reason.startswith(f"HTTP {status}")
@@ -113,13 +113,13 @@ def test_outcome_of_a_status(status: int, headers: dict[str, str], payload: Any,
         (599, b"x", "HTTP 599: x"),
     ],
 )  # fmt: skip
-def test_reason_of_a_status(status: int, payload: Any, reason: str) -> None:
+def test_reason_of_a_status(status, payload, reason):
     seen = classify_status(status, {}, body(payload))[1]
     # the standard library renamed the phrase of 422
     assert seen.replace("Unprocessable Content", "Unprocessable Entity") == reason
 
 
-def test_header_names_in_any_case() -> None:
+def test_header_names_in_any_case():
     for name in ("retry-after", "Retry-After", "RETRY-AFTER"):
         assert classify_status(503, {name: "1"}, b"")[0] is Outcome.RATE_LIMITED
 
@@ -127,17 +127,17 @@ def test_header_names_in_any_case() -> None:
 @pytest.mark.parametrize(
     "payload", [{"error": {"message": "x" * 5000}}, b"<p>" + b"word " * 5000, b"[" * 200_000]
 )
-def test_reasons_are_short(payload: Any) -> None:
+def test_reasons_are_short(payload):
     assert len(classify_status(500, {}, body(payload))[1]) == ERROR_TEXT_LIMIT
 
 
-def test_a_hostile_page_takes_no_time() -> None:
+def test_a_hostile_page_takes_no_time():
     before = time.process_time()
     classify_status(500, {}, b"<script" * 100_000)
     assert time.process_time() - before < 5
 
 
-def test_shortened_text_is_one_printable_line() -> None:
+def test_shortened_text_is_one_printable_line():
     assert shorten("a\n\tb\x00c\u2028d") == "a b c d"
     assert shorten("abcdef", 4) == "abc…"
     assert shorten("abcd", 4) == "abcd"
@@ -154,7 +154,7 @@ def test_shortened_text_is_one_printable_line() -> None:
         ({}, False),
     ],
 )
-def test_event_stream_by_content_type(headers: dict[str, str], expected: bool) -> None:
+def test_event_stream_by_content_type(headers, expected):
     assert is_stream(headers) is expected
 
 
@@ -173,7 +173,7 @@ WHOLE = {"object": "chat.completion", "choices": [{"message": {"content": "Hello
         ({"error": {"code": "content_filter", "message": "no"}}, Outcome.REFUSED, "no (code content_filter)"),
     ],
 )
-def test_answers_that_are_no_stream(payload: Any, outcome: Outcome, reason: str) -> None:
+def test_answers_that_are_no_stream(payload, outcome, reason):
     found, text = classify_unstreamed({"Content-Type": "application/json"}, body(payload))
     assert found is outcome
     assert reason in text

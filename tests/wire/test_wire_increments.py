@@ -51,19 +51,19 @@ def chats(pieces: list[str], key: str = "content") -> bytes:
     ],
 )
 @pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning"])
-def test_what_each_event_adds(pieces: list[str], key: str) -> None:
+def test_what_each_event_adds(pieces, key):
     found = summary(chats(pieces, key))
     assert (found.reasoning if key != "content" else found.text) == WHOLE
     assert len(found.chunk_ns) == len(WORDS) or len(pieces) == 2
 
 
-def test_text_completions_and_half_characters() -> None:
+def test_text_completions_and_half_characters():
     pieces = ["Gr", "Gr\ufffd", "Grü", "Grüß", "Grüße dich"]
     body = sse(*(text(each) for each in pieces), text("", "stop"), DONE)
     assert summary(body, "openai-completions").text == "Grüße dich"
 
 
-def test_each_choice_by_itself_and_counts_beside() -> None:
+def test_each_choice_by_itself_and_counts_beside():
     both = [
         {"choices": [{"index": at, "delta": {"content": each}, "finish_reason": None}]}
         for pair in zip(SO_FAR, WORDS, strict=True)
@@ -90,12 +90,12 @@ def test_each_choice_by_itself_and_counts_beside() -> None:
         ["ab" * 10, "ab" * 10, "ab" * 10],
     ],
 )
-def test_a_model_that_repeats_itself_is_left_alone(pieces: list[str]) -> None:
+def test_a_model_that_repeats_itself_is_left_alone(pieces):
     assert summary(chats(pieces)).text == "".join(pieces)
 
 
 @given(st.lists(st.sampled_from([" a", " b", "a", "\n", " the", "é", "ab"]), min_size=4, max_size=30))
-def test_a_text_in_pieces_and_its_repetition_read_alike(words: list[str]) -> None:
+def test_a_text_in_pieces_and_its_repetition_read_alike(words):
     so_far = ["".join(words[: end + 1]) for end in range(len(words))]
     assert repeats(so_far)
     assert summary(chats(so_far)).text == "".join(words)

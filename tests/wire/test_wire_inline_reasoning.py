@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk, Usage
-from pytest_llmbench.wire.inline_reasoning import Form, InlineReasoning, split_inline
+from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.stream import chunks_of
 from pytest_llmbench.wire.uniform import read_uniform
@@ -65,7 +65,7 @@ def joined(chunks: list[Chunk], inline: InlineReasoning) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("form", "opened", "text", "reasoning", "visible"), FOUND)
-def test_at_every_split(form: Form, opened: bool, text: str, reasoning: str, visible: str) -> None:
+def test_at_every_split(form, opened, text, reasoning, visible):
     inline = InlineReasoning(form, opened)
     for at in range(len(text) + 1):
         assert joined(cut(text, [at]), inline) == (reasoning, visible), at
@@ -74,7 +74,7 @@ def test_at_every_split(form: Form, opened: bool, text: str, reasoning: str, vis
 
 @settings(max_examples=100)
 @given(st.sampled_from(FOUND), st.lists(st.integers(0, 400), max_size=12))
-def test_at_any_splits(case: tuple[Form, bool, str, str, str], at: list[int]) -> None:
+def test_at_any_splits(case, at):
     form, opened, text, reasoning, visible = case
     chunks = cut(text, [each % (len(text) + 1) for each in at])
     assert joined(chunks, InlineReasoning(form, opened)) == (reasoning, visible)
@@ -86,7 +86,7 @@ def test_at_any_splits(case: tuple[Form, bool, str, str, str], at: list[int]) ->
     st.sampled_from(["auto", "think", "kimi", "gpt-oss"]),
     st.booleans(),
 )
-def test_whatever_comes_nothing_is_made_up(text: str, form: Form, opened: bool) -> None:
+def test_whatever_comes_nothing_is_made_up(text, form, opened):
     chunks = cut(text, list(range(len(text))))
     split = split_inline(chunks, InlineReasoning(form, opened))
     assert [chunk.stamp_ns for chunk in split.chunks] == [chunk.stamp_ns for chunk in chunks]
@@ -96,17 +96,17 @@ def test_whatever_comes_nothing_is_made_up(text: str, form: Form, opened: bool) 
 
 
 @pytest.mark.parametrize(("form", "opened", "text"), LEFT)
-def test_text_that_is_none_stays(form: Form, opened: bool, text: str) -> None:
+def test_text_that_is_none_stays(form, opened, text):
     chunks = cut(text, [2])
     assert split_inline(chunks, InlineReasoning(form, opened)).chunks is chunks
 
 
-def test_a_reply_with_a_field_for_reasoning_is_left_alone() -> None:
+def test_a_reply_with_a_field_for_reasoning_is_left_alone():
     chunks = [Chunk(1, 0, reasoning="hm", choice=0), Chunk(2, 1, "<think> is a tag", choice=0)]
     assert split_inline(chunks, InlineReasoning("think", True)).chunks is chunks
 
 
-def test_each_choice_is_a_text_of_its_own() -> None:
+def test_each_choice_is_a_text_of_its_own():
     chunks = [
         Chunk(1, 0, "<think>a", choice=0),
         Chunk(2, 1, "plain", choice=1),
@@ -136,7 +136,7 @@ def text(at_ns: int, visible: str) -> Chunk:
     return Chunk(at_ns, at_ns, visible, choice=0)
 
 
-def test_the_end_of_thinking_is_the_closing_tag_complete() -> None:
+def test_the_end_of_thinking_is_the_closing_tag_complete():
     found = summary_of("<th", "ink>", "so", " on", "</thi", "nk>", "\n\n", "It", " is", total=9)
     assert (found.first_reasoning_ns, found.last_reasoning_ns) == (300, 400)
     assert (found.thinking_end_ns, found.first_content_ns) == (600, 800)
@@ -160,19 +160,19 @@ def test_the_end_of_thinking_is_the_closing_tag_complete() -> None:
         ([text(100, "It")], None, None),
     ],
 )  # fmt: skip
-def test_the_end_of_thinking(parts: list[Chunk], end_ns: int | None, last_ns: int | None) -> None:
+def test_the_end_of_thinking(parts, end_ns, last_ns):
     found = summary_of(*parts)
     assert (found.thinking_end_ns, found.last_reasoning_ns) == (end_ns, last_ns)
 
 
-def test_an_empty_block_of_thoughts_is_no_reasoning() -> None:
+def test_an_empty_block_of_thoughts_is_no_reasoning():
     """As models write it that were asked not to think."""
     found = summary_of("<think>", "\n\n", "</think>", "\n\n", "It", total=5)
     assert (found.first_reasoning_ns, found.thinking_end_ns, found.reasoning_tokens) == (None, None, None)
     assert (found.first_content_ns, found.outcome) == (500, Outcome.OK)
 
 
-def test_reasoning_without_an_answer_has_no_end() -> None:
+def test_reasoning_without_an_answer_has_no_end():
     found = summary_of("<think>", "on and on")
     assert (found.thinking_end_ns, found.first_content_ns, found.outcome) == (None, None, Outcome.EMPTY)
     assert found.error == "the reply held reasoning but no visible content"
@@ -188,7 +188,7 @@ def body_of(*texts: str) -> bytes:
     return "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
 
 
-def test_the_fast_reading_leaves_such_replies_to_the_exact_one() -> None:
+def test_the_fast_reading_leaves_such_replies_to_the_exact_one():
     chat = dialect("chat")
     assert read_uniform([body_of("<", "think>", "a", "</think>", "b")], [7], chat) is None
     assert read_uniform([body_of("a", "<think>", "b")], [7], chat) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,11 @@ def content(*pieces: Piece) -> Any:
     return message["content"]
 
 
-def test_text_alone_stays_a_text() -> None:
+def test_text_alone_stays_a_text():
     assert content() == "look and listen"
 
 
-def test_parts_follow_the_text(tmp_path: Path) -> None:
+def test_parts_follow_the_text(tmp_path):
     (tmp_path / "clip.mp4").write_bytes(b"film")
     image, sound = Piece("image", 1, 4, 4), Piece("audio", 1, milliseconds=10)
     told = content(image, sound, Piece("video", path=str(tmp_path / "clip.mp4")))
@@ -42,7 +41,7 @@ def test_parts_follow_the_text(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_went_is_told() -> None:
+def test_a_file_that_went_is_told():
     with pytest.raises(GeneratorError, match="the image cannot be read"):
         content(Piece("image", path="/nowhere/a.png"))
 

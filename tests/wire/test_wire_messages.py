@@ -47,7 +47,7 @@ def with_messages(*messages: Message) -> MessageArray:
     return replace(AGENT, messages=messages, tools="")
 
 
-def test_chat_sends_them_as_they_are() -> None:
+def test_chat_sends_them_as_they_are():
     made = body("openai-chat")
     assert made["messages"] == [
         {"role": "system", "content": "Be brief."},
@@ -69,7 +69,7 @@ def test_chat_sends_them_as_they_are() -> None:
     assert made["max_tokens"] == 20
 
 
-def test_responses_has_items_for_calls_and_for_what_they_gave() -> None:
+def test_responses_has_items_for_calls_and_for_what_they_gave():
     made = body("openai-responses")
     assert made["input"] == [
         {"role": "system", "content": "Be brief."},
@@ -83,7 +83,7 @@ def test_responses_has_items_for_calls_and_for_what_they_gave() -> None:
     assert made["tools"] == [{"type": "function", "strict": False, **TOOL}]
 
 
-def test_anthropic_has_the_system_beside_and_joins_what_is_of_one_role() -> None:
+def test_anthropic_has_the_system_beside_and_joins_what_is_of_one_role():
     made = body("anthropic-messages")
     assert made["system"] == "Be brief."
     assert made["messages"] == [
@@ -108,7 +108,7 @@ def test_anthropic_has_the_system_beside_and_joins_what_is_of_one_role() -> None
     assert tool["input_schema"] == TOOL["parameters"]
 
 
-def test_ollama_names_the_tool_and_has_arguments_as_objects() -> None:
+def test_ollama_names_the_tool_and_has_arguments_as_objects():
     made = body("ollama-chat")
     assert made["messages"][2:5] == [
         {
@@ -125,7 +125,7 @@ def test_ollama_names_the_tool_and_has_arguments_as_objects() -> None:
     assert made["tools"] == json.loads(TOOLS)
 
 
-def test_a_dialect_of_one_text_gets_them_rendered() -> None:
+def test_a_dialect_of_one_text_gets_them_rendered():
     rendered = body("openai-completions")["prompt"]
     assert rendered == (
         f"tools: {TOOLS}\n\nsystem: Be brief.\n\nuser: What is it?\n\n"
@@ -136,7 +136,7 @@ def test_a_dialect_of_one_text_gets_them_rendered() -> None:
     assert body("ollama-generate")["prompt"] == body("tgi-generate")["inputs"] == rendered
 
 
-def test_the_dialects_with_roles() -> None:
+def test_the_dialects_with_roles():
     able = {name for name, each in DIALECTS.items() if each.message_roles}
     assert able == {"openai-chat", "openai-responses", "anthropic-messages", "ollama-chat"}
 
@@ -157,16 +157,14 @@ def test_the_dialects_with_roles() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_a_dialect_has_no_form_for_is_told_with_its_line(
-    name: str, said: tuple[Message, ...], told: str
-) -> None:
+def test_what_a_dialect_has_no_form_for_is_told_with_its_line(name, said, told):
     with pytest.raises(GeneratorError, match=told) as caught:
         body(name, with_messages(*said))
     assert "chats.jsonl, line 3" in str(caught.value)
     assert body("openai-chat", with_messages(*said))["messages"][0]["role"] == said[0].role
 
 
-def test_roles_do_not_go_as_token_ids() -> None:
+def test_roles_do_not_go_as_token_ids():
     with pytest.raises(GeneratorError, match="messages with roles cannot be sent as token ids"):
         dialect("openai-completions").encode(
             asked(token_ids=(1, 2)), EncodeOptions("small", prompt_form="token_ids")
@@ -189,7 +187,7 @@ def test_roles_do_not_go_as_token_ids() -> None:
         ((Message("user", "x"), Message("system", "y")), "message 2 is the system's: there is nothing"),
     ],
 )
-def test_mistakes_of_an_array(said: tuple[Any, ...], told: str) -> None:
+def test_mistakes_of_an_array(said, told):
     (mistake,) = [each for each in MessageArray(said).mistakes() if told in each]
     assert mistake
     assert AGENT.mistakes() == []

@@ -42,19 +42,19 @@ def event(payload: object, **dumping: Any) -> bytes:
         (b"", None),
     ],
 )
-def test_what_is_named(body: bytes, named: str | None) -> None:
+def test_what_is_named(body, named):
     assert named_model([body]) == named
     for cut in range(len(body) if len(body) < 1000 else 0):
         assert named_model([body[:cut], body[cut:]]) == named
     assert named_model([body[at : at + 1] for at in range(len(body))]) == named
 
 
-def test_a_reply_without_any_piece() -> None:
+def test_a_reply_without_any_piece():
     assert named_model([]) is None
 
 
 @given(st.text(max_size=60), st.text(max_size=20), st.booleans())
-def test_as_a_reader_of_json_reads_it(before: str, model: str, ascii_alone: bool) -> None:
+def test_as_a_reader_of_json_reads_it(before, model, ascii_alone):
     """A name with a quote in it may be left out, and is never another one."""
     body = event({"before": before, "model": model}, ensure_ascii=ascii_alone)
     found = named_model([body])

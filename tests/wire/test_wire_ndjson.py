@@ -16,7 +16,7 @@ def events(*reads: bytes, cap: int = 1 << 20) -> list[SSEEvent]:
     return found + decoder.close()
 
 
-def test_a_line_has_the_stamp_of_the_read_that_ended_it() -> None:
+def test_a_line_has_the_stamp_of_the_read_that_ended_it():
     assert events(b'{"a"', b':1}\n{"b":2}\n{', b"}") == [
         SSEEvent('{"a":1}', "message", 10, 1),
         SSEEvent('{"b":2}', "message", 10, 1),
@@ -24,16 +24,16 @@ def test_a_line_has_the_stamp_of_the_read_that_ended_it() -> None:
     ]
 
 
-def test_blank_lines_are_no_events_and_carriage_returns_no_text() -> None:
+def test_blank_lines_are_no_events_and_carriage_returns_no_text():
     assert [event.data for event in events(b'\r\n{"a":1}\r\n \n\n{"b":2}\r', b"\n")] == ['{"a":1}', '{"b":2}']
 
 
-def test_a_separator_of_unicode_ends_no_line() -> None:
+def test_a_separator_of_unicode_ends_no_line():
     (event,) = events('{"a":"x\u2028y\x85z"}\n'.encode())
     assert event.data == '{"a":"x\u2028y\x85z"}'
 
 
-def test_what_is_not_utf8_or_too_long_marks_its_own_line_only() -> None:
+def test_what_is_not_utf8_or_too_long_marks_its_own_line_only():
     found = events(b'"\xff"\n{}\n' + b"x" * 70 + b"\n{}\n", cap=64)
     assert [bool(event.problem) for event in found] == [True, False, True, False]
     assert "not UTF-8" in found[0].problem
@@ -42,7 +42,7 @@ def test_what_is_not_utf8_or_too_long_marks_its_own_line_only() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_line_without_an_end_takes_bounded_memory(size: int) -> None:
+def test_a_line_without_an_end_takes_bounded_memory(size):
     decoder = NDJSONDecoder(100)
     for number in range(1000):
         assert decoder.feed(b"x" * size, number, number) == []
@@ -52,7 +52,7 @@ def test_a_line_without_an_end_takes_bounded_memory(size: int) -> None:
 
 
 @given(st.binary(max_size=40) | st.text(alphabet='{}"\n\ré ', max_size=40).map(str.encode), st.data())
-def test_events_do_not_depend_on_the_reads(body: bytes, data: st.DataObject) -> None:
+def test_events_do_not_depend_on_the_reads(body, data):
     place = data.draw(st.integers(0, len(body)))
     whole, halves = events(body), events(body[:place], body[place:])
     assert [(e.data, e.terminated, e.problem) for e in halves] == [

@@ -70,7 +70,7 @@ def only(**fields: Any) -> Chunk:
         ({"content": [{"type": "thinking", "thinking": [{"text": "t"}]}]}, {"reasoning": "t"}),
     ],
 )
-def test_chat_deltas(delta: Any, said: dict[str, Any]) -> None:
+def test_chat_deltas(delta, said):
     assert read(chat(delta)) == only(choice=0, **said)
 
 
@@ -85,16 +85,16 @@ def test_chat_deltas(delta: Any, said: dict[str, Any]) -> None:
         ({"choices": []}, {}),
     ],
 )
-def test_completions_choices(payload: Any, said: dict[str, Any]) -> None:
+def test_completions_choices(payload, said):
     assert read(payload, api="completions") == only(**said)
 
 
-def test_finish_reason_with_text_and_empty_string_for_none() -> None:
+def test_finish_reason_with_text_and_empty_string_for_none():
     assert read(chat({"content": "a"}, "length")) == only(choice=0, text="a", finish_reason="length")
     assert read(chat({"content": "a"}, "")).finish_reason is None
 
 
-def test_usage_apart_from_any_choice_is_not_a_running_count() -> None:
+def test_usage_apart_from_any_choice_is_not_a_running_count():
     details = {
         "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 1},
@@ -103,7 +103,7 @@ def test_usage_apart_from_any_choice_is_not_a_running_count() -> None:
     assert chunk == only(usage=Usage(9, 3, 4, 1, 12))
 
 
-def test_usage_on_a_content_chunk_is_a_running_count() -> None:
+def test_usage_on_a_content_chunk_is_a_running_count():
     chunk = read(chat({"content": "a"}, **usage(9, 3)))
     assert (chunk.tokens_cumulative, chunk.usage) == (3, Usage(9, 3, total_tokens=12))
     assert read(chat({"role": "assistant", "content": ""}, **usage(9, 0))).tokens_cumulative == 0
@@ -124,17 +124,17 @@ def test_usage_on_a_content_chunk_is_a_running_count() -> None:
         {"prompt_tokens_details": None},
     ],
 )
-def test_usage_that_says_nothing(given: Any) -> None:
+def test_usage_that_says_nothing(given):
     chunk = read(chat({"content": "a"}, usage=given))
     assert chunk == only(choice=0, text="a")
 
 
-def test_usage_under_other_names() -> None:
+def test_usage_under_other_names():
     assert read({"choices": [], "usage": {"input_tokens": 5, "output_tokens": 6.0}}).usage == Usage(5, 6)
     assert read({"choices": [], "usage": {"prompt_cache_hit_tokens": 2}}).usage == Usage(cached_tokens=2)
 
 
-def test_timings_and_metrics() -> None:
+def test_timings_and_metrics():
     timed = read(chat({"content": "a"}, timings={"predicted_n": 4, "prompt_ms": 1.5}))
     assert timed.tokens_cumulative == 4
     assert timed.server_timings == {"predicted_n": 4, "prompt_ms": 1.5}
@@ -143,13 +143,13 @@ def test_timings_and_metrics() -> None:
     assert both.tokens_cumulative is None
 
 
-def test_progress_of_the_prompt_is_no_output() -> None:
+def test_progress_of_the_prompt_is_no_output():
     progress = {"total": 20, "cache": 0, "processed": 8, "time_ms": 4}
     assert read({**ROLE, "prompt_progress": progress}) == only(choice=0)
 
 
 @pytest.mark.parametrize("data", ["[DONE]", " [DONE] ", "[DONE]\r"])
-def test_end_marker(data: str) -> None:
+def test_end_marker(data):
     assert read(data) == only(done=True)
 
 
@@ -171,12 +171,12 @@ def test_end_marker(data: str) -> None:
         ({"errors": [{"message": "boom"}]}, "boom"),
     ],
 )
-def test_errors_inside_a_stream(payload: Any, message: str) -> None:
+def test_errors_inside_a_stream(payload, message):
     chunk = read(payload)
     assert (chunk.error, chunk.refused, chunk.problem) == (message, False, "")
 
 
-def test_error_events_by_their_type() -> None:
+def test_error_events_by_their_type():
     assert read("it broke", event="error").error == "it broke"
     assert read({"message": "it broke"}, event="error").error == "it broke"
     assert read("{}", event="error").error == "an error without a message"
@@ -184,11 +184,11 @@ def test_error_events_by_their_type() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, "", {}, [], False])
-def test_an_error_field_that_is_empty_is_no_error(nothing: Any) -> None:
+def test_an_error_field_that_is_empty_is_no_error(nothing):
     assert read(chat({"content": "a"}, error=nothing)) == only(choice=0, text="a")
 
 
-def test_a_policy_error_is_a_refusal() -> None:
+def test_a_policy_error_is_a_refusal():
     assert read({"error": {"message": "no", "code": "content_policy_violation"}}).refused
     assert read({"error": {"message": "Violated guardrail policy"}}).refused
 
@@ -204,7 +204,7 @@ def test_a_policy_error_is_a_refusal() -> None:
         ("currently busy", False),
     ],
 )
-def test_an_error_of_a_server_that_takes_no_more(error: Any, turned_away: bool) -> None:
+def test_an_error_of_a_server_that_takes_no_more(error, turned_away):
     assert read({"error": error}).turned_away is turned_away
 
 
@@ -225,35 +225,35 @@ def test_an_error_of_a_server_that_takes_no_more(error: Any, turned_away: bool) 
         '{"choices": [{"delta": {"content": 1}}]}',
     ],
 )
-def test_what_cannot_be_read_is_said_so(data: str) -> None:
+def test_what_cannot_be_read_is_said_so(data):
     chunk = read(data)
     assert chunk.undecodable
     assert len(chunk.problem) < 200
     assert chunk.text == ""
 
 
-def test_text_of_another_type_in_completions() -> None:
+def test_text_of_another_type_in_completions():
     assert read({"choices": [{"text": 1}]}, api="completions").undecodable
 
 
-def test_a_whole_message_inside_an_event_is_no_stream() -> None:
+def test_a_whole_message_inside_an_event_is_no_stream():
     chunk = read({"object": "chat.completion", "choices": [{"message": {"content": "all of it"}}]})
     assert "did not stream" in chunk.problem
 
 
 @pytest.mark.parametrize("data", ["{", '{"choices":[{"del', "[DO"])
-def test_a_piece_left_by_the_end_of_the_stream_is_empty(data: str) -> None:
+def test_a_piece_left_by_the_end_of_the_stream_is_empty(data):
     assert read(data, terminated=False) == only()
 
 
 @pytest.mark.parametrize(
     ("data", "event"), [("", "message"), (" ", "message"), ("now", "ping"), ("{}", "message"), ("7", "ping")]
 )
-def test_keep_alives_say_nothing(data: str, event: str) -> None:
+def test_keep_alives_say_nothing(data, event):
     assert read(data, event=event) == only()
 
 
-def test_bytes_that_were_not_text() -> None:
+def test_bytes_that_were_not_text():
     event = SSEEvent("{}", "message", 7, 2, True, "bytes that are not UTF-8")
     assert dialect("chat").decode(event) == only(problem="bytes that are not UTF-8")
     event.terminated = False  # cut inside a character: the reply is truncated, not garbled
@@ -300,7 +300,7 @@ JSON = st.recursive(
 
 @settings(max_examples=400)
 @given(payload=JSON, api=st.sampled_from(["chat", "completions"]))
-def test_no_json_value_makes_a_decoder_raise(payload: Any, api: str) -> None:
+def test_no_json_value_makes_a_decoder_raise(payload, api):
     shapes = [payload, {"choices": payload}, {"choices": [payload]}, {"choices": [{"delta": payload}]}]
     shapes += [{"choices": [], "usage": payload, "error": payload}, {"timings": payload, "metrics": payload}]
     shapes += [{"timings": {"prompt_ms": payload, "preemptions": payload}, "token_times_ns": payload}]

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.wire.chunk import Chunk, Usage, finish_reason
-from pytest_llmbench.wire.reply import Ended, read_stream
+from pytest_llmbench.wire.reply import read_stream
 
 NORMAL = ["stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence"]
 
@@ -27,7 +27,7 @@ DONE = {"done": True, "choice": None}
 STOP = {"finish_reason": "stop"}
 
 
-def test_the_four_first_token_instants() -> None:
+def test_the_four_first_token_instants():
     summary = read_stream(
         stream(
             {}, {"reasoning": "hm"}, {"text": "\n"}, {"text": " "}, {"text": "Hi"}, {"text": "!"}, STOP, DONE
@@ -43,7 +43,7 @@ def test_the_four_first_token_instants() -> None:
     assert summary.outcome is Outcome.OK
 
 
-def test_white_space_alone_is_no_content() -> None:
+def test_white_space_alone_is_no_content():
     summary = read_stream(stream({"text": " \n\u00a0"}, STOP, DONE))
     assert summary.first_nonempty_ns == 100
     assert summary.first_content_ns is None
@@ -65,7 +65,7 @@ def test_white_space_alone_is_no_content() -> None:
         "\x7f",
     ],
 )
-def test_characters_that_show_nothing_are_no_content(ahead: str) -> None:
+def test_characters_that_show_nothing_are_no_content(ahead):
     summary = read_stream(stream({"text": ahead}, {"text": "Hi"}, STOP, DONE))
     assert (summary.first_nonempty_ns, summary.first_content_ns) == (100, 200)
     assert read_stream(stream({"text": ahead}, STOP, DONE)).outcome is Outcome.EMPTY
@@ -74,11 +74,11 @@ def test_characters_that_show_nothing_are_no_content(ahead: str) -> None:
 @pytest.mark.parametrize(
     "seen", ["a", "\u200bHi", "é", "🦀", "👩\u200d🔬", "\ufffd", "\ue000", "́", "한", "。"]
 )
-def test_whatever_a_reader_sees_is_content(seen: str) -> None:
+def test_whatever_a_reader_sees_is_content(seen):
     assert read_stream(stream({"text": seen}, STOP, DONE)).first_content_ns == 100
 
 
-def test_chunks_of_one_read_are_counted_as_coalesced() -> None:
+def test_chunks_of_one_read_are_counted_as_coalesced():
     said = [{"text": "a"}, {"text": "b"}, {"text": "c"}, STOP, DONE]
     assert read_stream(stream(*said, one_read=True)).coalesced_chunks == 2
     assert read_stream(stream(*said)).coalesced_chunks == 0
@@ -94,9 +94,7 @@ def test_chunks_of_one_read_are_counted_as_coalesced() -> None:
         (Usage(9, 40, reasoning_tokens=20), "hm", 28),
     ],
 )
-def test_tokens_beyond_the_bytes_of_the_text_are_not_shown(
-    usage: Usage, reasoning: str, unshown: int
-) -> None:
+def test_tokens_beyond_the_bytes_of_the_text_are_not_shown(usage, reasoning, unshown):
     """Ten bytes came. What the server calls hidden reasoning is told."""
     thoughts = [{"reasoning": reasoning}] if reasoning else []
     said = [*thoughts, {"text": "one"}, {"text": " zw\u00f6lf"}, STOP, {"usage": usage, "choice": None}, DONE]
@@ -130,7 +128,7 @@ TEXT = [{"text": "one two"}, {"text": " three"}]
         ([STOP, {"usage": Usage(9, 0), "choice": None}, DONE], None, 0, TokenSource.SERVER_USAGE),
     ],
 )
-def test_where_the_token_count_comes_from(said: Any, count: Any, tokens: Any, source: TokenSource) -> None:
+def test_where_the_token_count_comes_from(said, count, tokens, source):
     summary = read_stream(stream(*said), count_text=count)
     assert (summary.output_tokens, summary.token_source) == (tokens, source)
 
@@ -148,7 +146,7 @@ def test_where_the_token_count_comes_from(said: Any, count: Any, tokens: Any, so
         (40, "length", 10),
     ],
 )
-def test_a_count_of_our_own_keeps_to_the_limit(limit: int | None, finish: str, tokens: int) -> None:
+def test_a_count_of_our_own_keeps_to_the_limit(limit, finish, tokens):
     """Ten words, six of them thoughts. A limit far above is not the one that the reply met."""
     said = [{"reasoning": "a b c d e f"}, {"text": "g h i j"}, {"finish_reason": finish}, DONE]
     summary = read_stream(stream(*said), count_text=words, limit=limit)
@@ -158,18 +156,18 @@ def test_a_count_of_our_own_keeps_to_the_limit(limit: int | None, finish: str, t
     assert (chunks.output_tokens, chunks.token_source) == (1, TokenSource.CHUNK_COUNT)
 
 
-def test_reasoning_that_the_server_tells_is_no_part_of_what_is_counted_here() -> None:
+def test_reasoning_that_the_server_tells_is_no_part_of_what_is_counted_here():
     zeros = {"usage": Usage(0, 0, None, 2), "choice": None}
     summary = read_stream(stream(*TEXT, STOP, zeros, DONE), count_text=words)
     assert (summary.output_tokens, summary.reasoning_tokens) == (3, None)
 
 
-def test_a_count_of_our_own_never_calls_chunks_exact() -> None:
+def test_a_count_of_our_own_never_calls_chunks_exact():
     summary = read_stream(stream({"text": "one"}, {"text": " two"}, STOP, DONE), count_text=words)
     assert (summary.chunk_tokens, summary.attribution) == ([1, 1], "apportioned")
 
 
-def test_a_count_says_which_tokenizer_made_it() -> None:
+def test_a_count_says_which_tokenizer_made_it():
     said = [{"reasoning": "a b"}, {"text": "one"}, {"text": " two"}, STOP, DONE]
     summary = read_stream(stream(*said), count_text=words, counted_by=TokenSource.TOKENIZER_FILE)
     assert (summary.output_tokens, summary.token_source) == (4, TokenSource.TOKENIZER_FILE)
@@ -179,17 +177,17 @@ def test_a_count_says_which_tokenizer_made_it() -> None:
     assert (told.output_tokens, told.token_source) == (3, TokenSource.SERVER_USAGE)
 
 
-def test_chunks_taken_for_tokens_are_not_attributed() -> None:
+def test_chunks_taken_for_tokens_are_not_attributed():
     summary = read_stream(stream(*TEXT, STOP, DONE))
     assert (summary.chunk_tokens, summary.attribution, len(summary.chunk_ns)) == ([], "none", 2)
 
 
-def test_input_and_cached_tokens() -> None:
+def test_input_and_cached_tokens():
     summary = read_stream(stream(*TEXT, STOP, USAGE, DONE))
     assert (summary.input_tokens, summary.cached_tokens) == (9, 4)
 
 
-def test_reasoning_tokens_by_source() -> None:
+def test_reasoning_tokens_by_source():
     said = [{"reasoning": "a b"}, {"text": "c"}, STOP]
     told = {"usage": Usage(1, 9, None, 7), "choice": None}
     assert read_stream(stream(*said, told, DONE)).reasoning_tokens == 7
@@ -200,7 +198,7 @@ def test_reasoning_tokens_by_source() -> None:
     assert read_stream(stream({"text": "c"}, STOP, exact, DONE)).reasoning_tokens is None
 
 
-def test_server_timings_keep_figures_only_and_the_last_of_each() -> None:
+def test_server_timings_keep_figures_only_and_the_last_of_each():
     first = {"text": "a", "server_timings": {"predicted_ms": 1, "prompt_ms": 5.5, "engine": "0"}}
     last = {**STOP, "server_timings": {"predicted_ms": 2, "cached": True, "x": float("nan"), "nested": {}}}
     assert read_stream(stream(first, last)).server_timings == {"predicted_ms": 2.0, "prompt_ms": 5.5}
@@ -251,7 +249,7 @@ BROKEN = {"problem": "an event that is not a JSON object: x"}
         ([BROKEN, ERROR], "eof", Outcome.IN_BAND_ERROR, "boom"),
     ],
 )
-def test_outcomes(said: Any, ended: Ended, outcome: Outcome, error: str | None) -> None:
+def test_outcomes(said, ended, outcome, error):
     summary = read_stream(stream(*said), ended=ended)
     assert summary.outcome is outcome
     assert (summary.error is None) if error is None else (error in (summary.error or ""))
@@ -278,7 +276,7 @@ def test_outcomes(said: Any, ended: Ended, outcome: Outcome, error: str | None) 
         ("FINISH_REASON_UNSPECIFIED", None, Outcome.TRUNCATED),
     ],
 )
-def test_finish_reasons_in_any_words(told: str, kept: str | None, outcome: Outcome) -> None:
+def test_finish_reasons_in_any_words(told, kept, outcome):
     summary = read_stream(stream(HELLO, {"finish_reason": finish_reason(told)}, DONE))
     assert (summary.finish_reason, summary.outcome) == (kept, outcome)
     if kept in LENGTH_FINISH:
@@ -289,16 +287,16 @@ def test_finish_reasons_in_any_words(told: str, kept: str | None, outcome: Outco
 
 
 @pytest.mark.parametrize("finish", NORMAL)
-def test_normal_finish_reasons(finish: str) -> None:
+def test_normal_finish_reasons(finish):
     assert read_stream(stream(HELLO, {"finish_reason": finish}, DONE)).outcome is Outcome.OK
 
 
-def test_what_was_measured_before_a_failure_is_kept() -> None:
+def test_what_was_measured_before_a_failure_is_kept():
     summary = read_stream(stream(HELLO, ERROR, DONE))
     assert (summary.first_content_ns, summary.chunk_ns, summary.finish_reason) == (100, [100], None)
 
 
-def test_fills_a_record_and_leaves_the_rest_of_it() -> None:
+def test_fills_a_record_and_leaves_the_rest_of_it():
     record = RequestRecord(4, "r-4", Phase.MEASURE, submitted_ns=50, http_status=200, requested_max_tokens=8)
     summary = read_stream(stream(*TEXT, STOP, USAGE, DONE), count_text=words)
     summary.fill(record)
@@ -314,7 +312,7 @@ def test_fills_a_record_and_leaves_the_rest_of_it() -> None:
     assert (record.outcome, record.error, record.finish_reason) == (Outcome.OK, None, "stop")
 
 
-def test_only_one_choice_is_asked_for_but_more_are_survived() -> None:
+def test_only_one_choice_is_asked_for_but_more_are_survived():
     said = [HELLO, {"text": "b", "choice": 1}, STOP, USAGE, {"finish_reason": "length", "choice": 1}, USAGE]
     assert read_stream(stream(*said)).output_tokens == 6
     assert read_stream(stream(HELLO, STOP, USAGE, USAGE)).output_tokens == 3

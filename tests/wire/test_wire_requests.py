@@ -21,7 +21,7 @@ def body(name: str, request: PlannedRequest = REQUEST, **options: Any) -> dict[s
     return decoded
 
 
-def test_chat_body() -> None:
+def test_chat_body():
     assert body("openai-chat") == {
         "model": "small",
         "messages": [{"role": "user", "content": "Grüße 🦀"}],
@@ -32,7 +32,7 @@ def test_chat_body() -> None:
     }
 
 
-def test_completions_body() -> None:
+def test_completions_body():
     assert body("openai-completions") == {
         "model": "small",
         "prompt": "Grüße 🦀",
@@ -43,7 +43,7 @@ def test_completions_body() -> None:
     }
 
 
-def test_responses_body() -> None:
+def test_responses_body():
     assert body("openai-responses") == {
         "model": "small",
         "input": "Grüße 🦀",
@@ -59,7 +59,7 @@ def test_responses_body() -> None:
     }
 
 
-def test_messages_body() -> None:
+def test_messages_body():
     assert body("anthropic-messages") == {
         "model": "small",
         "max_tokens": 92,
@@ -70,7 +70,7 @@ def test_messages_body() -> None:
     assert body("messages", ignore_eos=True)["ignore_eos"] is True
 
 
-def test_ollama_bodies() -> None:
+def test_ollama_bodies():
     sampling = {"num_predict": 92, "temperature": 0.0}
     assert body("ollama-chat") == {
         "model": "small",
@@ -88,7 +88,7 @@ def test_ollama_bodies() -> None:
     }
 
 
-def test_bodies_of_single_engines() -> None:
+def test_bodies_of_single_engines():
     sampling = {"max_new_tokens": 92, "temperature": 0.0}
     whole = {"text": "Grüße 🦀", "stream": True, "sampling_params": sampling}
     assert body("sglang-generate") == whole
@@ -112,18 +112,18 @@ def test_bodies_of_single_engines() -> None:
     }
 
 
-def test_a_path_may_name_the_model() -> None:
+def test_a_path_may_name_the_model():
     assert path_for(dialect("triton-generate"), "a b/c") == "/v2/models/a%20b%2Fc/generate_stream"
     assert path_for(dialect("chat"), "m") == "/chat/completions"
 
 
 @pytest.mark.parametrize("name", ["ollama-chat", "ollama-generate", "tgi-generate"])
-def test_what_a_server_would_pass_over_is_refused(name: str) -> None:
+def test_what_a_server_would_pass_over_is_refused(name):
     with pytest.raises(SuiteError, match="cannot ask a server to go on past"):
         body(name, ignore_eos=True)
 
 
-def test_headers_of_messages() -> None:
+def test_headers_of_messages():
     """The key under its other name too; what the endpoint's own headers say stands."""
     messages = dialect("messages")
     version = {"anthropic-version": "2023-06-01"}
@@ -135,30 +135,30 @@ def test_headers_of_messages() -> None:
     assert headers_for(dialect("chat"), {"Authorization": "Bearer k"}) == {}
 
 
-def test_text_is_sent_as_utf8_and_compact() -> None:
+def test_text_is_sent_as_utf8_and_compact():
     encoded = dialect("chat").encode(REQUEST, EncodeOptions("small"))
     assert "Grüße 🦀".encode() in encoded
     assert b'"stream":true' in encoded
 
 
-def test_numbers_that_json_has_not_are_refused_and_large_ones_are_sent() -> None:
+def test_numbers_that_json_has_not_are_refused_and_large_ones_are_sent():
     with pytest.raises(SuiteError, match="not JSON"):
         EncodeOptions("small", extra_body={"sampling": {"min_p": float("nan")}})
     assert body("chat", extra_body={"seed": 2**70})["seed"] == 2**70
 
 
-def test_half_a_surrogate_pair_is_an_error() -> None:
+def test_half_a_surrogate_pair_is_an_error():
     with pytest.raises(GeneratorError, match="UTF-8"):
         body("chat", PlannedRequest(3, max_tokens=1, input_tokens=1, text="\ud83d"))
 
 
-def test_token_ids_where_they_are_taken() -> None:
+def test_token_ids_where_they_are_taken():
     assert body("completions", prompt_form="token_ids")["prompt"] == [1, 2, 3, 4]
     assert dialect("completions").accepts_token_ids
     assert not dialect("chat").accepts_token_ids
 
 
-def test_what_the_request_does_not_hold_is_an_error() -> None:
+def test_what_the_request_does_not_hold_is_an_error():
     bare = PlannedRequest(7, max_tokens=1, input_tokens=1)
     for name in DIALECTS:
         with pytest.raises(GeneratorError, match="request 7: the request has no text"):
@@ -171,17 +171,17 @@ def test_what_the_request_does_not_hold_is_an_error() -> None:
             body(name, bare, prompt_form="token_ids")
 
 
-def test_text_that_is_no_unicode_text_is_an_error() -> None:
+def test_text_that_is_no_unicode_text_is_an_error():
     with pytest.raises(GeneratorError, match="cannot be sent as UTF-8"):
         body("chat", PlannedRequest(0, max_tokens=1, input_tokens=1, text="\ud800"))
 
 
-def test_ignore_eos_is_sent_only_when_asked_for() -> None:
+def test_ignore_eos_is_sent_only_when_asked_for():
     assert "ignore_eos" not in body("chat")
     assert body("chat", ignore_eos=True)["ignore_eos"] is True
 
 
-def test_extra_fields_come_last_and_objects_are_merged() -> None:
+def test_extra_fields_come_last_and_objects_are_merged():
     extra = {"temperature": 0.7, "seed": 1, "stream_options": {"continuous_usage_stats": True}}
     seen = body("chat", extra_body=extra)
     assert seen["temperature"] == 0.7
@@ -190,7 +190,7 @@ def test_extra_fields_come_last_and_objects_are_merged() -> None:
     assert extra["stream_options"] == {"continuous_usage_stats": True}
 
 
-def test_what_a_server_refuses_can_be_left_out() -> None:
+def test_what_a_server_refuses_can_be_left_out():
     assert "stream_options" not in body("chat", extra_body={"stream_options": None})
     assert body("chat", extra_body={"stop": None})["stop"] is None
     changed = {"max_tokens": None, "max_completion_tokens": ASKED_LIMIT, "temperature": None}
@@ -202,12 +202,12 @@ def test_what_a_server_refuses_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_streaming_cannot_be_switched_off(name: str) -> None:
+def test_streaming_cannot_be_switched_off(name):
     with pytest.raises(SuiteError, match="stream to false"):
         body(name, extra_body={"stream": False})
 
 
-def test_dialects_by_name() -> None:
+def test_dialects_by_name():
     assert dialect("chat") is dialect("openai-chat")
     assert dialect("completions") is dialect("openai-completions")
     assert (dialect("chat").path, dialect("completions").path) == ("/chat/completions", "/completions")
@@ -217,7 +217,7 @@ def test_dialects_by_name() -> None:
         assert known.protocol == ("ndjson" if name.startswith("ollama") else "sse")
 
 
-def test_an_unknown_dialect_says_which_was_meant() -> None:
+def test_an_unknown_dialect_says_which_was_meant():
     with pytest.raises(SuiteError, match="did you mean 'openai-chat'"):
         dialect("openai_chat")
     with pytest.raises(SuiteError, match="known: openai-chat, openai-completions, openai-responses"):

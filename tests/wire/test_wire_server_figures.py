@@ -63,7 +63,7 @@ def said(summary: StreamSummary) -> dict[str, Any]:
     ids=["chat", "completions"],
 )
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"], ids=["LF", "CRLF"])
-def test_the_same_wherever_a_read_ends(events: list[Any], api: str, instants: list[int], end: str) -> None:
+def test_the_same_wherever_a_read_ends(events, api, instants, end):
     body = sse(*events, end=end)
     whole = said(read([(body, 1)], api))
     assert {name: whole[name] for name in TOLD} == TOLD
@@ -76,13 +76,13 @@ def test_the_same_wherever_a_read_ends(events: list[Any], api: str, instants: li
     assert said(read(byte_by_byte, api)) == whole
 
 
-def test_on_the_finish_event_where_there_is_no_usage() -> None:
+def test_on_the_finish_event_where_there_is_no_usage():
     body = sse(chat({"content": "a"}), chat({}, "stop", timings={"prompt_ms": 3.25}), DONE)
     summary = read([(body, 1)], "chat")
     assert (summary.prefill_ns, summary.queue_wait_ns, summary.preemptions) == (3_250_000, None, None)
 
 
-def test_nothing_said_is_nothing_known() -> None:
+def test_nothing_said_is_nothing_known():
     summary = read([(sse(chat({"content": "a"}), chat({}, "stop"), DONE), 1)], "chat")
     assert (summary.server_timings, summary.server_token_ns) == ({}, ())
     assert [getattr(summary, name) for name in TOLD] == [None] * 4
@@ -92,7 +92,7 @@ def timed(**figures: Any) -> Chunk:
     return Chunk(1, 0, server_timings=figures)
 
 
-def test_the_last_word_counts() -> None:
+def test_the_last_word_counts():
     figures = server_figures([timed(prompt_ms=1, preemptions=0), timed(prompt_ms=2)])
     assert (figures["prefill_ns"], figures["preemptions"]) == (2_000_000, 0)
 
@@ -100,7 +100,7 @@ def test_the_last_word_counts() -> None:
 @pytest.mark.parametrize(
     ("told", "known"), [(2_000_000_001, 2_000_000_001), (0, 0), (-1, None), (1e30, None)]
 )
-def test_ollama_s_loading_of_the_model(told: float, known: int | None) -> None:
+def test_ollama_s_loading_of_the_model(told, known):
     assert server_figures([timed(load_duration=told)])["model_load_ns"] == known
 
 
@@ -125,15 +125,13 @@ def test_ollama_s_loading_of_the_model(told: float, known: int | None) -> None:
     ],
     ids=["llama.cpp", "vLLM", "Ollama", "exo", "SGLang", "no rate", "no sense"],
 )
-def test_prefill_and_generation_under_the_names_of_each_engine(
-    figures: dict[str, float], prefill_ns: int | None, generation_ns: int | None
-) -> None:
+def test_prefill_and_generation_under_the_names_of_each_engine(figures, prefill_ns, generation_ns):
     found = server_figures([timed(**figures)])
     assert (found["prefill_ns"], found["generation_ns"]) == (prefill_ns, generation_ns)
 
 
 @pytest.mark.parametrize(("hit", "prefill_ns"), [("none", 250_000_000), ("exact", None), ("partial", None)])
-def test_exo_s_figures_of_a_reply(hit: str, prefill_ns: int | None) -> None:
+def test_exo_s_figures_of_a_reply(hit, prefill_ns):
     """A prompt that was in the cache has the rate of when it came there."""
     stats = {"prompt_tokens": 100, "prompt_tps": 400, "generation_tokens": 30, "generation_tps": 60.0}
     body = sse(
@@ -144,40 +142,40 @@ def test_exo_s_figures_of_a_reply(hit: str, prefill_ns: int | None) -> None:
     assert summary.server_timings["generation_tps"] == 60.0
 
 
-def test_sglang_s_rate_of_decoding() -> None:
+def test_sglang_s_rate_of_decoding():
     told = {"prompt_tokens": 3, "completion_tokens": 30, "finish_reason": {"type": "stop"}}
     body = sse({"text": "a", "meta_info": {**told, "decode_throughput": 60.0}}, DONE)
     assert read([(body, 1)], "sglang-generate").generation_ns == 500_000_000
 
 
-def test_vllm_s_name_for_the_queue() -> None:
+def test_vllm_s_name_for_the_queue():
     assert server_figures([timed(queue_time_ms=0)])["queue_wait_ns"] == 0
 
 
 @pytest.mark.parametrize("value", [-1, "5", True, None, float("nan"), float("inf"), 1e300, 10**400, [5], {}])
-def test_what_is_no_figure_is_not_known(value: Any) -> None:
+def test_what_is_no_figure_is_not_known(value):
     names = ("queue_ms", "prompt_ms", "preemptions", "preempted_tokens")
     figures = server_figures([timed(**dict.fromkeys(names, value))])
     assert [figures[name] for name in TOLD] == [None] * 4
 
 
-def test_half_a_preemption_is_none() -> None:
+def test_half_a_preemption_is_none():
     assert server_figures([timed(preemptions=0.5)])["preemptions"] is None
 
 
 @pytest.mark.parametrize("broken", [None, 7, "7", {}, [1.5], [True], ["7"], [-1], [2**63], [[7]]])
-def test_instants_are_all_known_or_none(broken: Any) -> None:
+def test_instants_are_all_known_or_none(broken):
     """Half of the instants would be taken for those of other tokens."""
     chunks = [timed(token_times_ns=[1, 2]), timed(token_times_ns=broken), timed(token_times_ns=[3])]
     assert list(server_figures(chunks)["server_token_ns"]) == []
 
 
-def test_events_without_instants_do_not_matter() -> None:
+def test_events_without_instants_do_not_matter():
     chunks = [timed(token_times_ns=[1, 2]), Chunk(2, 1), timed(prompt_ms=1), timed(token_times_ns=[3])]
     assert list(server_figures(chunks)["server_token_ns"]) == [1, 2, 3]
 
 
-def test_into_the_record_and_its_columns() -> None:
+def test_into_the_record_and_its_columns():
     records = []
     for at, body in enumerate([sse(*chat_stream()), sse(chat({"content": "a"}), chat({}, "stop"), DONE)]):
         record = RequestRecord(at, f"r-{at}", Phase.MEASURE)
@@ -200,9 +198,7 @@ def test_into_the_record_and_its_columns() -> None:
         ({}, {"cache_n": -1}, None),
     ],
 )
-def test_what_a_cache_served_is_in_the_usage_or_in_llama_cpp_s_timings(
-    details: dict[str, Any], timings: dict[str, Any], cached: int | None
-) -> None:
+def test_what_a_cache_served_is_in_the_usage_or_in_llama_cpp_s_timings(details, timings, cached):
     counted = usage(42, 1)
     counted["usage"] |= details
     events = [ROLE, chat({"content": "a"}), chat({}, "stop"), {**NO_CHOICES, **counted, "timings": timings}]
@@ -228,14 +224,14 @@ def test_what_a_cache_served_is_in_the_usage_or_in_llama_cpp_s_timings(
         ),
     ],
 )  # fmt: skip
-def test_what_was_guessed_and_accepted(api: str, event: dict[str, Any]) -> None:
+def test_what_was_guessed_and_accepted(api, event):
     """llama.cpp's names, and vLLM's; a histogram is no figure."""
     summary = read([(sse(ROLE, chat({"content": "a"}), chat({}, "stop"), event, DONE), 1)], api)
     assert (summary.draft_tokens, summary.accepted_draft_tokens) == (12, 9)
     assert set(summary.server_timings.values()) <= {12.0, 9.0, 4.0}
 
 
-def test_what_sglang_guessed_and_had_accepted() -> None:
+def test_what_sglang_guessed_and_had_accepted():
     meta = {"completion_tokens": 4, "spec_draft_token_num": 12, "spec_accept_token_num": 9}
     event = {"text": "a", "index": 0, "meta_info": {**meta, "finish_reason": {"type": "stop"}}}
     summary = read([(sse(event, DONE), 1)], "sglang-generate")
@@ -245,7 +241,7 @@ def test_what_sglang_guessed_and_had_accepted() -> None:
 @pytest.mark.parametrize(
     ("per_step", "accepted"), [(1.0, 0), (2.5, 6), (2.4999998, 6), (0.0, None), ("x", None), (0.5, None)]
 )
-def test_what_tensorrt_had_accepted(per_step: Any, accepted: int | None) -> None:
+def test_what_tensorrt_had_accepted(per_step, accepted):
     """Ten tokens in four iterations: six more than one each. Of a chunk before the last nothing is read."""
     event = chat({"content": "a"})
     event["choices"][0]["avg_decoded_tokens_per_iter"] = 3.0

@@ -129,7 +129,7 @@ USUAL = st.lists(
 
 @settings(max_examples=300)
 @given(stream=STREAMS)
-def test_any_stream_cut_at_every_byte(stream: bytes) -> None:
+def test_any_stream_cut_at_every_byte(stream):
     check(stream, [stream])
     for place in range(len(stream) + 1):
         check(stream, cut(stream, [place]))
@@ -138,7 +138,7 @@ def test_any_stream_cut_at_every_byte(stream: bytes) -> None:
 
 @settings(max_examples=300)
 @given(stream=STREAMS | USUAL.map(b"".join), at=st.lists(st.integers(0, 10_000), max_size=8))
-def test_any_stream_cut_at_random_places(stream: bytes, at: list[int]) -> None:
+def test_any_stream_cut_at_random_places(stream, at):
     check(stream, cut(stream, at))
 
 
@@ -164,28 +164,28 @@ def test_any_stream_cut_at_random_places(stream: bytes, at: list[int]) -> None:
         (b"", []),
     ],
 )
-def test_known_streams(stream: bytes, data: list[str]) -> None:
+def test_known_streams(stream, data):
     assert [event.data for event in feed_all([stream])] == data
 
 
-def test_event_type_belongs_to_one_event() -> None:
+def test_event_type_belongs_to_one_event():
     events = feed_all([b"event: error\ndata: a\n\ndata: b\n\n"])
     assert [(event.event, event.data) for event in events] == [("error", "a"), ("message", "b")]
 
 
-def test_an_event_without_its_empty_line_is_returned_and_marked() -> None:
+def test_an_event_without_its_empty_line_is_returned_and_marked():
     events = feed_all([b"data: one\n\ndata: [DONE]"])
     assert [(event.data, event.terminated) for event in events] == [("one", True), ("[DONE]", False)]
 
 
-def test_close_twice_returns_the_pending_event_once() -> None:
+def test_close_twice_returns_the_pending_event_once():
     decoder = SSEDecoder()
     decoder.feed(b"data: one\n", 5, 3)
     assert decoder.close() == [SSEEvent("one", "message", 5, 3, terminated=False)]
     assert decoder.close() == []
 
 
-def test_the_stamp_is_that_of_the_data_line_not_of_the_empty_line() -> None:
+def test_the_stamp_is_that_of_the_data_line_not_of_the_empty_line():
     decoder = SSEDecoder()
     assert decoder.feed(b"data: on", 10, 0) == []
     assert decoder.feed(b"e\n", 20, 1) == []
@@ -196,13 +196,13 @@ def test_the_stamp_is_that_of_the_data_line_not_of_the_empty_line() -> None:
     ]
 
 
-def test_a_carriage_return_ends_its_line_before_the_line_feed_comes() -> None:
+def test_a_carriage_return_ends_its_line_before_the_line_feed_comes():
     decoder = SSEDecoder()
     decoder.feed(b"data: one\r", 10, 0)
     assert decoder.feed(b"\n\r\n", 20, 1) == [SSEEvent("one", "message", 10, 0)]
 
 
-def test_bytes_that_are_not_text_mark_their_event_only() -> None:
+def test_bytes_that_are_not_text_mark_their_event_only():
     good, bad, after = feed_all([b"data: a\n\ndata: \xff\xfe\n\ndata: b\n\n"])
     assert not good.undecodable
     assert bad.undecodable
@@ -211,13 +211,13 @@ def test_bytes_that_are_not_text_mark_their_event_only() -> None:
     assert (after.data, after.undecodable) == ("b", False)
 
 
-def test_comments_need_not_be_text() -> None:
+def test_comments_need_not_be_text():
     (event,) = feed_all([b": \xff\n\ndata: a\n\n"])
     assert not event.undecodable
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 200])
-def test_a_line_above_the_cap_marks_its_event(size: int) -> None:
+def test_a_line_above_the_cap_marks_its_event(size):
     stream = b"data: " + b"x" * (size - 6) + b"\n\ndata: next\n\n"
     for place in range(len(stream)):
         long, following = feed_all(cut(stream, [place]), max_line_bytes=64)
@@ -226,7 +226,7 @@ def test_a_line_above_the_cap_marks_its_event(size: int) -> None:
         assert (following.data, following.undecodable) == ("next", False)
 
 
-def test_a_line_without_end_takes_no_more_memory_than_the_cap() -> None:
+def test_a_line_without_end_takes_no_more_memory_than_the_cap():
     decoder = SSEDecoder(max_line_bytes=1000)
     for number in range(100):
         assert decoder.feed(b"data: " + b"x" * 500, number, number) == []
@@ -236,17 +236,17 @@ def test_a_line_without_end_takes_no_more_memory_than_the_cap() -> None:
     assert not event.terminated
 
 
-def test_a_comment_above_the_cap_is_still_only_a_comment() -> None:
+def test_a_comment_above_the_cap_is_still_only_a_comment():
     (event,) = feed_all([b":" + b"x" * 500 + b"\ndata: a\n\n"], max_line_bytes=64)
     assert (event.data, event.undecodable) == ("a", False)
 
 
-def test_a_cap_too_small_for_field_names_is_refused() -> None:
+def test_a_cap_too_small_for_field_names_is_refused():
     with pytest.raises(ValueError, match="at least 64"):
         SSEDecoder(max_line_bytes=5)
 
 
-def test_id_and_retry_are_noted() -> None:
+def test_id_and_retry_are_noted():
     decoder = SSEDecoder()
     decoder.feed(b"id: 7\nretry: 250\ndata: a\n\nid: x\0\nretry: soon\ndata: b\n\n", 0, 0)
     assert (decoder.last_event_id, decoder.retry_ms) == ("7", 250)

@@ -45,7 +45,7 @@ def event(payload: Any, *, ascii_only: bool = False, separators: tuple[str, str]
 
 @settings(max_examples=300)
 @given(data=st.data(), api=st.sampled_from(sorted(BUILDERS)), ascii_only=st.booleans(), compact=st.booleans())
-def test_equals_reading_each_event(data: st.DataObject, api: str, ascii_only: bool, compact: bool) -> None:
+def test_equals_reading_each_event(data, api, ascii_only, compact):
     some = data.draw(st.lists(st.tuples(st.sampled_from(BUILDERS[api]), PIECES), min_size=2, max_size=12))
     separators = (",", ":") if compact else None
     events = [event(build(piece), ascii_only=ascii_only, separators=separators) for build, piece in some]
@@ -58,7 +58,7 @@ def taught(payload: Any, api: str = "openai-chat") -> TextTemplate | None:
     return learn(first, spoken.decode(first), spoken.text_key or "", spoken.decode)
 
 
-def test_a_plain_text_event_teaches_the_others() -> None:
+def test_a_plain_text_event_teaches_the_others():
     template = taught(chat({"content": "Hello"}))
     assert template is not None
     assert template.text_of(event(chat({"content": " wörld 🦀"})).data) == " wörld 🦀"
@@ -66,13 +66,13 @@ def test_a_plain_text_event_teaches_the_others() -> None:
 
 
 @pytest.mark.parametrize("escaped", ["a\nb", 'say "x"', "back\\slash", "", "\u2028"])
-def test_text_that_may_be_escaped_is_read_as_json(escaped: str) -> None:
+def test_text_that_may_be_escaped_is_read_as_json(escaped):
     template = taught(chat({"content": "Hello"}))
     assert template is not None
     assert template.text_of(event(chat({"content": escaped})).data) is None
 
 
-def test_events_that_say_more_than_text_teach_nothing() -> None:
+def test_events_that_say_more_than_text_teach_nothing():
     assert taught(chat({"content": "a"}, "stop")) is None
     assert taught(chat({"reasoning": "a"})) is None
     assert taught(chat({"content": ""})) is None
@@ -80,11 +80,11 @@ def test_events_that_say_more_than_text_teach_nothing() -> None:
     assert taught({"content": "ab", **chat({"content": "ab"})}) is None
 
 
-def test_a_shorter_event_than_its_ends_is_not_of_the_shape() -> None:
+def test_a_shorter_event_than_its_ends_is_not_of_the_shape():
     assert TextTemplate('{"a":"x', 'x"}', 0).text_of('{"a":"x"}') is None
 
 
-def test_named_and_broken_events_are_not_taken_for_text() -> None:
+def test_named_and_broken_events_are_not_taken_for_text():
     good = event(chat({"content": "a"}))
     broken = SSEEvent(good.data, "message", 0, 0, problem="bytes that are not UTF-8")
     named = SSEEvent(good.data, "error", 0, 0)
@@ -105,14 +105,14 @@ class CountingChat(OpenAIChat):
         return super().decode(event)
 
 
-def test_most_events_of_a_usual_stream_are_not_read_as_json() -> None:
+def test_most_events_of_a_usual_stream_are_not_read_as_json():
     counting = CountingChat()
     chunks = list(decode((event(chat({"content": f" word{at}"})) for at in range(100)), counting))
     assert [chunk.text for chunk in chunks] == [f" word{at}" for at in range(100)]
     assert counting.decoded == 2  # the first event and its proof
 
 
-def test_a_stream_that_keeps_changing_is_not_searched_to_its_end() -> None:
+def test_a_stream_that_keeps_changing_is_not_searched_to_its_end():
     counting = CountingChat()
     assert len(list(decode((event(chat({"content": "a"}, at=at)) for at in range(100)), counting))) == 100
     assert counting.decoded < 110

@@ -50,9 +50,7 @@ def cut_at(text: str, places: list[int]) -> list[str]:
 
 
 @given(st.lists(st.integers(0, 100)), st.lists(st.integers(1, 2000)))
-def test_arguments_come_together_however_tokens_and_bytes_are_cut(
-    tokens: list[int], places: list[int]
-) -> None:
+def test_arguments_come_together_however_tokens_and_bytes_are_cut(tokens, places):
     body = b"".join([*call_events(cut_at(ARGUMENTS, tokens)), event({}, "tool_calls")])
     cuts = [0, *sorted({at % len(body) for at in places} - {0}), len(body)]
     reads = [(body[a:b], at) for at, (a, b) in enumerate(pairwise(cuts), 1)]
@@ -62,7 +60,7 @@ def test_arguments_come_together_however_tokens_and_bytes_are_cut(
     assert (summary.text, checked(CALL, summary, chunks)) == ("weather" + ARGUMENTS, "valid")
 
 
-def test_calls_that_take_turns_are_told_apart() -> None:
+def test_calls_that_take_turns_are_told_apart():
     one, other = call_events(['{"city"', ':"A"}']), call_events(['{"city"', ":7}"], number=1)
     mixed = [each for pair in zip(one, other, strict=True) for each in pair]
     calls, found = read(mixed, CALL)
@@ -84,11 +82,11 @@ def test_calls_that_take_turns_are_told_apart() -> None:
         ([event({"content": '<think>{</think>{"city":"A"}'})], JSON, "stop", "valid"),
     ],
 )
-def test_replies_are_checked(events: list[bytes], asked: StructuredOutput, finish: str, found: str) -> None:
+def test_replies_are_checked(events, asked, finish, found):
     assert read(events, asked, finish)[1] == found
 
 
-def test_of_several_choices_the_first_is_checked() -> None:
+def test_of_several_choices_the_first_is_checked():
     events = [event({"content": '{"city":"A"}'}), event({"content": "no"}, choice=1)]
     assert read([*events, event({}, "stop", 1)], JSON, "stop")[1] == "valid"
 
@@ -134,7 +132,7 @@ def sse(*payloads: Any) -> bytes:
         ("ollama-chat", OLLAMA_TEXT + OLLAMA_CALL),
     ],
 )
-def test_an_answer_is_without_the_calls_behind_it(api: str, body: bytes) -> None:
+def test_an_answer_is_without_the_calls_behind_it(api, body):
     chunks = list(chunks_of([(body, 1)], DIALECTS[api]))
     summary = read_stream(chunks)
     assert summary.text in ("It depends.weather{}", "It depends.{}")
@@ -142,7 +140,7 @@ def test_an_answer_is_without_the_calls_behind_it(api: str, body: bytes) -> None
     assert (text, share) == ("It depends.", 11 / len(summary.text))
 
 
-def test_a_server_that_numbers_no_calls_has_one() -> None:
+def test_a_server_that_numbers_no_calls_has_one():
     events = [event({"tool_calls": [{"function": {"name": "weather", "arguments": "{}"}}]})]
     assert read(events, CALL)[0] == [Call("weather", "{}")]
     assert read([event({"function_call": {"name": "weather"}})], CALL)[0] == [Call("weather", "")]
@@ -155,7 +153,7 @@ def body_of(asked: StructuredOutput | None, prompt: str = " hello") -> dict[str,
     return found
 
 
-def test_a_chat_request_asks_for_a_call_or_for_a_form() -> None:
+def test_a_chat_request_asks_for_a_call_or_for_a_form():
     plain = body_of(None)
     assert not plain.keys() & {"tools", "tool_choice", "response_format"}
     called = body_of(CALL)
@@ -166,13 +164,13 @@ def test_a_chat_request_asks_for_a_call_or_for_a_form() -> None:
     assert both == plain | {"tools": TOOLS, "tool_choice": "none", "response_format": form}
 
 
-def test_tools_that_are_not_in_the_prompt_are_an_error() -> None:
+def test_tools_that_are_not_in_the_prompt_are_an_error():
     request = PlannedRequest(3, max_tokens=9, input_tokens=1, text="hello", structured=CALL)
     with pytest.raises(GeneratorError, match="does not begin with the tools"):
         CHAT.encode(request, EncodeOptions("m"))
 
 
-def test_other_dialects_send_the_tools_as_words() -> None:
+def test_other_dialects_send_the_tools_as_words():
     able = {name for name, each in DIALECTS.items() if each.structured_output}
     assert able == {"openai-chat", "openai-responses", "anthropic-messages"}
     request = PlannedRequest(3, max_tokens=16, input_tokens=1, text=CALL.tools + " hello", structured=CALL)
@@ -187,7 +185,7 @@ def asked(api: str, form: StructuredOutput) -> dict[str, Any]:
     return found
 
 
-def test_responses_have_flat_tools_and_a_format_of_the_text() -> None:
+def test_responses_have_flat_tools_and_a_format_of_the_text():
     called = asked("openai-responses", CALL)
     flat = {"type": "function", "strict": False, "name": "weather", "parameters": SCHEMA}
     assert (called["tools"], called["tool_choice"], called["input"]) == ([flat], "required", " hello")
@@ -197,7 +195,7 @@ def test_responses_have_flat_tools_and_a_format_of_the_text() -> None:
     assert (both["tool_choice"], both["text"]["format"]) == ("none", form)
 
 
-def test_messages_have_input_schemas_and_an_output_config() -> None:
+def test_messages_have_input_schemas_and_an_output_config():
     called = asked("anthropic-messages", CALL)
     assert called["tools"] == [{"name": "weather", "input_schema": SCHEMA}]
     assert called["tool_choice"] == {"type": "any"}
@@ -242,7 +240,7 @@ MESSAGES = [
     ("api", "events"), [("openai-responses", RESPONSES), ("anthropic-messages", MESSAGES)]
 )
 @given(places=st.lists(st.integers(1, 1000)))
-def test_calls_of_other_apis_come_together_too(api: str, events: list[Any], places: list[int]) -> None:
+def test_calls_of_other_apis_come_together_too(api, events, places):
     body = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events)
     reads = [(part.encode(), at) for at, part in enumerate(cut_at(body, places), 1)]
     chunks = list(chunks_of(reads, DIALECTS[api]))
@@ -251,7 +249,7 @@ def test_calls_of_other_apis_come_together_too(api: str, events: list[Any], plac
     assert (summary.text, checked(CALL, summary, chunks)) == ('{"city":"A"}', "valid")
 
 
-def test_extra_fields_change_one_request_and_not_the_next() -> None:
+def test_extra_fields_change_one_request_and_not_the_next():
     request = PlannedRequest(3, max_tokens=16, input_tokens=1, text="hello", structured=JSON)
     deeper = {"response_format": {"json_schema": {"schema": {"title": "x"}}}}
     changed = json.loads(CHAT.encode(request, EncodeOptions("m", extra_body=deeper)))
@@ -323,7 +321,7 @@ def piece(arguments: Any = None, name: str | None = None, **told: Any) -> dict[s
         [piece(ONE, "weather", index=0), piece(OTHER, "weather", index=1)],
     ],
 )
-def test_calls_of_servers_that_number_or_send_them_otherwise(calls: list[Any]) -> None:
+def test_calls_of_servers_that_number_or_send_them_otherwise(calls):
     found, check = read([event({"tool_calls": each}) for each in calls], CALL)
     assert [(call.name, json.loads(call.arguments)["city"]) for call in found] == [
         ("weather", "Köln"),
@@ -332,7 +330,7 @@ def test_calls_of_servers_that_number_or_send_them_otherwise(calls: list[Any]) -
     assert check == "valid"
 
 
-def test_names_in_pieces_and_calls_without_arguments() -> None:
+def test_names_in_pieces_and_calls_without_arguments():
     two = [[piece(None, "wea", index=0)], [piece(None, "ther", index=0)], [piece(ONE, index=0)]]
     assert read([event({"tool_calls": each}) for each in two], CALL) == ([Call("weather", ONE)], "valid")
     none = [[piece("", "weather")], [piece("", "time")]]
@@ -389,13 +387,13 @@ def test_names_in_pieces_and_calls_without_arguments() -> None:
         ),
     ],
 )
-def test_calls_of_other_apis_are_told_apart(api: str, body: bytes) -> None:
+def test_calls_of_other_apis_are_told_apart(api, body):
     chunks = list(chunks_of([(body, 1)], DIALECTS[api]))
     assert [json.loads(call.arguments)["city"] for call in calls_of(chunks)] == ["Köln", "Bonn"]
     assert answer_of(read_stream(chunks), chunks, InlineReasoning()).text == ""
 
 
-def test_many_pieces_take_time_in_proportion() -> None:
+def test_many_pieces_take_time_in_proportion():
     """A watchdog: quadratic work on these would take minutes."""
     many = [[piece("}", "weather", index=0)]] * 20_000
     body = b"".join(event({"tool_calls": each}) for each in many)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from wire_corpus import INSTANTS, REPLIES, Reply
+from wire_corpus import INSTANTS, REPLIES
 from wire_corpus_counts import COUNTS_REPLIES
 from wire_events import DONE, NO_CHOICES, ODD_TEXTS, ROLE, chat, sse, text, usage
 
@@ -129,13 +129,13 @@ def api_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_the_usual_is_read_at_once_and_the_same(name: str) -> None:
+def test_the_usual_is_read_at_once_and_the_same(name):
     body, api = USUAL[name], api_of(name)
     assert at_once([body], api) == exactly([body], api)
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_the_usual_cut_at_every_byte(name: str) -> None:
+def test_the_usual_cut_at_every_byte(name):
     body, api = USUAL[name], api_of(name)
     bytewise, cut = [body[at : at + 1] for at in range(len(body))], CutOnce(body, api)
     assert at_once(bytewise, api) == cut.bytewise
@@ -146,12 +146,12 @@ def test_the_usual_cut_at_every_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_the_unusual_is_left_to_the_exact_reader(name: str) -> None:
+def test_the_unusual_is_left_to_the_exact_reader(name):
     assert at_once([UNUSUAL[name]]) is None
 
 
 @pytest.mark.parametrize("reply", [*REPLIES, *COUNTS_REPLIES[::6]], ids=lambda reply: reply.name)
-def test_replies_of_real_servers_cut_at_every_byte(reply: Reply) -> None:
+def test_replies_of_real_servers_cut_at_every_byte(reply):
     cut = CutOnce(reply.body, reply.dialect)
     for place in range(len(reply.body) + 1):
         found = at_once([reply.body[:place], reply.body[place:]], reply.dialect)
@@ -174,9 +174,7 @@ PIECES = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from([*O
     cuts=st.lists(st.integers(0, 2000), max_size=6),
     broken=st.none() | st.tuples(st.integers(0, 2000), st.binary(max_size=3)),
 )
-def test_equals_the_exact_reader(
-    words: list[str], tokens: int, ascii_only: bool, cuts: list[int], broken: tuple[int, bytes] | None
-) -> None:
+def test_equals_the_exact_reader(words, tokens, ascii_only, cuts, broken):
     body = usual(words, tokens, ascii_only=ascii_only)
     if broken is not None:
         body = body[: broken[0]] + broken[1] + body[broken[0] + len(broken[1]) :]
@@ -203,7 +201,7 @@ def with_id(body: bytes, identity: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", [name for name in USUAL if name != "completions"])
-def test_what_earlier_replies_taught(name: str) -> None:
+def test_what_earlier_replies_taught(name):
     """Under another id, cut at every byte, with a memory of everything usual and unusual."""
     memory = ReplyMemory()
     for one in (*USUAL.values(), *UNUSUAL.values(), *USUAL.values()):
@@ -215,14 +213,14 @@ def test_what_earlier_replies_taught(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_memory_does_not_make_the_unusual_usual(name: str) -> None:
+def test_memory_does_not_make_the_unusual_usual(name):
     memory = ReplyMemory()
     for one in USUAL.values():
         at_once([with_id(one, "chatcmpl-first")], memory=memory)
     assert at_once([with_id(UNUSUAL[name], "chatcmpl-other")], memory=memory) is None
 
 
-def test_the_next_reply_is_known_without_reading_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_reply_is_known_without_reading_json(monkeypatch):
     memory, spoken = ReplyMemory(), dialect(CHAT)
     assert at_once([with_id(usual(["a", " b"]), "chatcmpl-first")], memory=memory) is not None
     monkeypatch.setattr(type(spoken), "decode", lambda *_: pytest.fail("read as JSON"))
@@ -244,7 +242,7 @@ def test_the_next_reply_is_known_without_reading_json(monkeypatch: pytest.Monkey
         (b'"index": 0', b'"index": 1'),
     ],
 )
-def test_a_change_anywhere_is_seen(change: tuple[bytes, bytes]) -> None:
+def test_a_change_anywhere_is_seen(change):
     memory = ReplyMemory()
     assert at_once([with_id(usual(["a", " b"]), "chatcmpl-first")], memory=memory) is not None
     for count in (1, -1):
@@ -254,7 +252,7 @@ def test_a_change_anywhere_is_seen(change: tuple[bytes, bytes]) -> None:
         assert found == at_once([body])
 
 
-def test_an_id_that_says_something_is_not_passed_over() -> None:
+def test_an_id_that_says_something_is_not_passed_over():
     """The id of a reply stands in its finish reason too: then the other's finish reason is another."""
     memory = ReplyMemory()
     for identity in ("chatcmpl-first", "chatcmpl-next"):
@@ -265,7 +263,7 @@ def test_an_id_that_says_something_is_not_passed_over() -> None:
         assert found == exactly([body])
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_is_bounded():
     memory = ReplyMemory()
     for prompt in range(1, 1201):
         body = usual(["a"]).replace(b'"prompt_tokens": 9', b'"prompt_tokens": %d' % prompt)

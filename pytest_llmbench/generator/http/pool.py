@@ -287,7 +287,6 @@ class Opener:
         return spoken
 
     async def _resolved(self) -> list[str]:
-        """The addresses of the host, looked up once."""
         if self.target.unix_path:
             return [self.target.unix_path]
         if not self._addresses:

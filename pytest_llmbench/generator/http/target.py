@@ -218,7 +218,6 @@ def _header_mistakes(headers: Mapping[str, str], scheme: str, *, http2: bool) ->
 
 
 def _shown(parts: SplitResult) -> str:
-    """The URL without credentials and query."""
     if not parts.netloc:  # without a scheme
         parts = parts._replace(path=parts.geturl().rpartition("@")[2], scheme="")
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

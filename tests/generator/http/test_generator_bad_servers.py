@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
 
 import pytest
 from scripted_server import (
@@ -11,7 +10,6 @@ from scripted_server import (
     STREAM,
     Conversation,
     Script,
-    ScriptedServer,
     chunk,
     chunked,
     plain,
@@ -19,17 +17,11 @@ from scripted_server import (
 )
 
 from pytest_llmbench.generator.limits import LoadLimits
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import OUTCOMES
 
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
-Ask = Callable[..., Observation]
 BODY = b"".join(STREAM)
 EVENTS = "Content-Type: text/event-stream\r\n"
 
@@ -56,13 +48,7 @@ def until_refused(head: bytes, block: bytes) -> Script:
         pytest.param(b"HTTP/1.1 100 \r\n\r\n", b"HTTP/1.1 103 \r\n\r\n" * 999, id="interim without end"),
     ],
 )
-def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    head: bytes,
-    block: bytes,
-) -> None:
+def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(serve, generator_for, plan, head, block):
     limits = LoadLimits(most_reply_bytes=8 * 1024 * 1024)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seen = generator_for(serve(until_refused(head, block)), limits=limits).run(plan(2, load=ClosedLoop(2)))
@@ -72,9 +58,7 @@ def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 800 * 1024
 
 
-def test_the_ceiling_lets_every_sensible_reply_through(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_the_ceiling_lets_every_sensible_reply_through(serve, generator_for, plan):
     """More than one ceiling over a connection's life, but not in one reply."""
     assert LoadLimits().most_reply_bytes >= 32 * 1024 * 1024  # 100,000 tokens in events of 300 bytes
     padded = HEAD + chunk(b": " + b"x" * 30_000_000 + b"\n\n") + chunk(BODY) + b"0\r\n\r\n"
@@ -83,7 +67,7 @@ def test_the_ceiling_lets_every_sensible_reply_through(
     assert server.accepted == 1
 
 
-def test_a_head_in_many_small_reads_is_a_head(ask: Ask) -> None:
+def test_a_head_in_many_small_reads_is_a_head(ask):
     """Of a slow server, or behind many proxies: no sign of a reply without end."""
 
     def script(conversation: Conversation) -> None:
@@ -112,7 +96,7 @@ def closing(head: str) -> Script:
         pytest.param(f"HTTP/1.0 200 OK\r\n{EVENTS}\r\n", id="http/1.0"),
     ],
 )
-def test_a_server_that_closes_every_connection_is_measured(serve: Serve, plan: MakePlan, head: str) -> None:
+def test_a_server_that_closes_every_connection_is_measured(serve, plan, head):
     """By the measuring process, in both load models; every connection that it costs is counted.
 
     One that just closes may meet a request on its way: that one is lost, and not sent a second time. After a
@@ -135,18 +119,14 @@ def test_a_server_that_closes_every_connection_is_measured(serve: Serve, plan: M
     assert len({served.connection for served in server.served}) == len(server.served) == ok
 
 
-def test_a_proxy_that_buffers_shows_as_chunks_of_one_read(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_proxy_that_buffers_shows_as_chunks_of_one_read(serve, generator_for, plan):
     server = serve(lambda conversation: conversation.send(plain("200 OK", BODY, EVENTS)))
     check = generator_for(server).run(plan(5)).selfcheck
     assert (check.content_chunks, check.coalesced_chunks) == (10, 5)
 
 
 @pytest.mark.parametrize("event", [b"data: \n\n", b"data: {}\n\n", text_event("x")])
-def test_a_reply_of_more_events_than_any_has_is_read_no_further(
-    event: bytes, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_of_more_events_than_any_has_is_read_no_further(event, ask, monkeypatch):
     monkeypatch.setattr("pytest_llmbench.wire.stream.MOST_EVENTS", 1000)
     seen = ask(
         lambda conversation: conversation.send(

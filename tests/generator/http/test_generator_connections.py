@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import uuid
-from collections.abc import Callable
 
 import pytest
 from planned_load import TextWorkload
@@ -14,7 +13,6 @@ from scripted_server import (
     LAST,
     REPLY,
     Conversation,
-    ScriptedServer,
     chunk,
     chunked,
     plain,
@@ -23,22 +21,14 @@ from scripted_server import (
 )
 
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.endpoint import examine
 
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
-
-def test_connections_live_on_between_requests_and_plans(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_connections_live_on_between_requests_and_plans(serve, generator_for, plan, loop_factory):
     server = serve(reply(REPLY))
     generator = generator_for(server, loop_factory=loop_factory)
     first = generator.run(plan(10, load=ClosedLoop(2)))
@@ -48,9 +38,7 @@ def test_connections_live_on_between_requests_and_plans(
     assert (second.selfcheck.connections_prewarmed, second.selfcheck.connections_opened) == (2, 0)
 
 
-def test_the_connection_used_last_is_used_next(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_the_connection_used_last_is_used_next(serve, generator_for, plan):
     server = serve(reply(REPLY))
     generator = generator_for(server)
     generator.run(plan(4, load=ClosedLoop(4)))
@@ -58,9 +46,7 @@ def test_the_connection_used_last_is_used_next(
     assert len({served.connection for served in server.served[4:]}) == 1
 
 
-def test_open_loop_opens_the_connections_that_it_lacks_and_counts_them(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_open_loop_opens_the_connections_that_it_lacks_and_counts_them(serve, generator_for, plan):
     """No request waits for a free connection, however many are in flight."""
 
     def script(conversation: Conversation) -> None:
@@ -77,16 +63,12 @@ def test_open_loop_opens_the_connections_that_it_lacks_and_counts_them(
     assert (seen.selfcheck.connections_prewarmed, seen.selfcheck.connections_opened) == (64, 16)
 
 
-def test_few_connections_are_ready_for_few_requests(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_few_connections_are_ready_for_few_requests(serve, generator_for, plan):
     seen = generator_for(serve(reply(REPLY))).run(plan(3, load=OpenLoop(rate=50, arrival="uniform")))
     assert seen.selfcheck.connections_prewarmed == 3
 
 
-def test_connections_that_the_server_closed_while_idle_are_left_out(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_connections_that_the_server_closed_while_idle_are_left_out(serve, generator_for, plan, loop_factory):
     """Closed between two plans, so the loop has seen it: no stale retry, no failed request."""
 
     def script(conversation: Conversation) -> None:
@@ -114,8 +96,8 @@ def farewell(conversation: Conversation) -> None:
 
 
 def test_requests_that_never_arrived_are_sent_on_a_new_connection_and_counted(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+    serve, generator_for, plan, loop_factory
+):
     """A server that does so every time is known by the third, and its connections are kept no more."""
     server = serve(farewell)
     seen = generator_for(server, loop_factory=loop_factory).run(plan(6))
@@ -131,9 +113,7 @@ def test_requests_that_never_arrived_are_sent_on_a_new_connection_and_counted(
     assert (records.submitted_ns < records.first_byte_ns).all()
 
 
-def test_one_that_keeps_connections_and_loses_some_is_kept(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_one_that_keeps_connections_and_loses_some_is_kept(serve, generator_for, plan):
     """Every second reply is the connection's last: those between go over kept ones all the same."""
 
     def script(conversation: Conversation) -> None:
@@ -151,13 +131,8 @@ def test_one_that_keeps_connections_and_loses_some_is_kept(
 @pytest.mark.parametrize("end", ["close", "reset", "half_close"])
 @pytest.mark.parametrize("kernel_stamps", [True, False])
 def test_a_request_that_arrived_is_never_sent_again(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    end: str,
-    kernel_stamps: bool,
-) -> None:
+    serve, generator_for, plan, loop_factory, end, kernel_stamps
+):
     """The server takes it on a kept connection and hangs up without a byte: it may have been at work."""
 
     def script(conversation: Conversation) -> None:
@@ -176,8 +151,8 @@ def test_a_request_that_arrived_is_never_sent_again(
 
 
 def test_what_a_server_resets_behind_each_first_reply_is_lost_three_times_and_no_more(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+    serve, generator_for, plan, loop_factory
+):
     """It hangs up when the next request has come, and has not read it. No reset tells so: it is data."""
 
     def script(conversation: Conversation) -> None:
@@ -198,8 +173,8 @@ def test_what_a_server_resets_behind_each_first_reply_is_lost_three_times_and_no
 
 @pytest.mark.parametrize("read_body", [True, False])
 def test_a_request_of_which_a_part_arrived_is_never_sent_again(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory, read_body: bool
-) -> None:
+    serve, generator_for, plan, loop_factory, read_body
+):
     """Too large for the buffers of a server that reads its head alone, on a kept connection."""
     heads: list[str] = []
 
@@ -222,9 +197,7 @@ def test_a_request_of_which_a_part_arrived_is_never_sent_again(
     assert len(heads) == len(set(heads)) == 4
 
 
-def test_a_fresh_connection_that_dies_is_a_failure(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_fresh_connection_that_dies_is_a_failure(serve, generator_for, plan):
     """The first sending never arrived, the second meets a dead server: no third."""
 
     def script(conversation: Conversation) -> None:
@@ -239,7 +212,7 @@ def test_a_fresh_connection_that_dies_is_a_failure(
     assert server.accepted == 2
 
 
-def test_connection_close_is_obeyed(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_connection_close_is_obeyed(serve, generator_for, plan):
     closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + chunked()
     server = serve(reply(closing))
     seen = generator_for(server).run(plan(3))
@@ -248,9 +221,7 @@ def test_connection_close_is_obeyed(serve: Serve, generator_for: GeneratorFor, p
     assert seen.selfcheck.stale_retries == 0
 
 
-def test_a_reply_with_an_unusual_end_is_found_and_remembered(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_reply_with_an_unusual_end_is_found_and_remembered(serve, generator_for, plan):
     """Trailers that nobody announced hide the end of the reply from the quick test. The sweep finds the first
     one; from then on every read of this server is parsed as it comes."""
     hidden = HEAD + chunk(text_event("x", "stop")) + LAST[:-2] + b"X-Sum: 1\r\n\r\n"
@@ -261,9 +232,7 @@ def test_a_reply_with_an_unusual_end_is_found_and_remembered(
     assert seen.duration_s < 20  # not 100 times the wait of the first
 
 
-def test_bytes_on_an_idle_connection_end_it(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_bytes_on_an_idle_connection_end_it(serve, generator_for, plan):
     def script(conversation: Conversation) -> None:
         conversation.send(REPLY)
         if conversation.number == 0:
@@ -282,8 +251,8 @@ def test_bytes_on_an_idle_connection_end_it(
 
 
 def test_middleware_that_wants_uuids_is_content_and_the_preflight_asks_as_the_load_does(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+    serve, generator_for, plan
+):
     """Servers check the id before anything else (asgi-correlation-id, llama-cpp-python)."""
 
     def script(conversation: Conversation) -> None:

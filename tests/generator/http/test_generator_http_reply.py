@@ -33,7 +33,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("name", RESPONSES)
 @settings(max_examples=40)
 @given(places=st.lists(st.integers(0, 2000), max_size=6))
-def test_reads_may_be_cut_anywhere(name: str, places: list[int]) -> None:
+def test_reads_may_be_cut_anywhere(name, places):
     data, body, framing = RESPONSES[name]
     parser = ReplyParser()
     pieces = cut(data, places)
@@ -48,7 +48,7 @@ def test_reads_may_be_cut_anywhere(name: str, places: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_one_parser_reads_reply_after_reply(name: str) -> None:
+def test_one_parser_reads_reply_after_reply(name):
     parser = ReplyParser()
     data, body, _ = RESPONSES[name]
     for _ in range(3):
@@ -58,14 +58,14 @@ def test_one_parser_reads_reply_after_reply(name: str) -> None:
         parser.begin()
 
 
-def test_trailers_are_not_headers() -> None:
+def test_trailers_are_not_headers():
     parser = ReplyParser()
     parser.feed(RESPONSES["trailers"][0])
     assert [name for name, _ in parser.headers] == [b"Content-Type", b"Transfer-Encoding"]
 
 
 @pytest.mark.parametrize("extra", [b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"\x00\xff"])
-def test_surplus_bytes_leave_the_reply_alone(extra: bytes) -> None:
+def test_surplus_bytes_leave_the_reply_alone(extra):
     parser = ReplyParser()
     assert parser.feed(plain("200 OK", b"hello", "X: 1\r\n") + extra) == b"hello"
     assert parser.complete
@@ -73,20 +73,20 @@ def test_surplus_bytes_leave_the_reply_alone(extra: bytes) -> None:
     assert (parser.status, parser.headers[0]) == (200, (b"X", b"1"))
 
 
-def test_connection_close_is_not_kept_alive() -> None:
+def test_connection_close_is_not_kept_alive():
     parser = ReplyParser()
     parser.feed(plain("200 OK", b"", "Connection: close\r\n"))
     assert parser.complete
     assert not parser.keep_alive
 
 
-def test_a_body_without_framing_has_no_end_of_its_own() -> None:
+def test_a_body_without_framing_has_no_end_of_its_own():
     parser = ReplyParser()
     assert parser.feed(b"HTTP/1.1 200 OK\r\n\r\nabc") == b"abc"
     assert (parser.complete, parser.framing) == (False, Framing.UNTIL_CLOSE)
 
 
-def test_what_is_missing_of_a_length() -> None:
+def test_what_is_missing_of_a_length():
     parser = ReplyParser()
     parser.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
     assert parser.missing == 7
@@ -102,14 +102,14 @@ def test_what_is_missing_of_a_length() -> None:
         b"\x16\x03\x01\x02\x00\x01",
     ],
 )
-def test_what_is_not_http(data: bytes) -> None:
+def test_what_is_not_http(data):
     with pytest.raises(NotHTTPError):
         ReplyParser().feed(data)
 
 
 @settings(max_examples=100)
 @given(data=st.binary(min_size=1, max_size=200), places=st.lists(st.integers(0, 200), max_size=4))
-def test_garbage_never_raises_anything_else(data: bytes, places: list[int]) -> None:
+def test_garbage_never_raises_anything_else(data, places):
     parser = ReplyParser()
     try:
         for piece in cut(data, places):
@@ -119,7 +119,7 @@ def test_garbage_never_raises_anything_else(data: bytes, places: list[int]) -> N
     assert not parser.complete
 
 
-def test_a_second_response_is_no_part_of_the_first() -> None:
+def test_a_second_response_is_no_part_of_the_first():
     """Behind it in the same read, and in a read of its own."""
     parser = ReplyParser()
     assert parser.feed(REPLY + plain("200 OK", b"more")) == b"".join(STREAM)
@@ -129,7 +129,7 @@ def test_a_second_response_is_no_part_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("coding", [b"xchunked", b"not-chunked", b"chunked, gzip"])
-def test_another_transfer_coding_is_not_taken_for_chunks(coding: bytes) -> None:
+def test_another_transfer_coding_is_not_taken_for_chunks(coding):
     parser = ReplyParser()
     with suppress(NotHTTPError):
         parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunked, reply, text_event
+from scripted_server import HEAD, REPLY, Conversation, chunked, reply, text_event
 
 from pytest_llmbench.generator.http import sockets as module
 from pytest_llmbench.generator.http.links import Link, SocketLink
@@ -26,13 +26,8 @@ from pytest_llmbench.generator.http.sockets import (
 )
 from pytest_llmbench.generator.http.transport import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.timing import MonotonicClock, VirtualClock
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -73,7 +68,7 @@ class Machine:
         return self.times.instant(packet)
 
 
-def test_the_wait_in_the_socket_is_not_in_the_stamp() -> None:
+def test_the_wait_in_the_socket_is_not_in_the_stamp():
     machine = Machine()
     for _ in range(3):
         arrived = machine.clocks.now_ns
@@ -81,14 +76,14 @@ def test_the_wait_in_the_socket_is_not_in_the_stamp() -> None:
     assert (machine.times.steps, machine.times.distrusted, machine.times.unstamped) == (0, 0, 0)
 
 
-def test_a_read_without_a_stamp_has_its_own_instant() -> None:
+def test_a_read_without_a_stamp_has_its_own_instant():
     machine = Machine()
     assert machine.read([], MS) == pytest.approx(machine.clocks.now_ns, abs=200)
     assert machine.times.unstamped == 1
 
 
 @pytest.mark.parametrize("step_ns", [-3600 * S, -S, -5 * MS, 5 * MS, S, 3600 * S])
-def test_a_step_of_the_wall_clock_is_no_latency(step_ns: int) -> None:
+def test_a_step_of_the_wall_clock_is_no_latency(step_ns):
     """Packets from before the step and after it, read after it: no stamp is off by more than the wait."""
     machine = Machine()
     before, arrived_before = machine.clocks.packet(), machine.clocks.now_ns
@@ -102,7 +97,7 @@ def test_a_step_of_the_wall_clock_is_no_latency(step_ns: int) -> None:
     assert (machine.times.steps, machine.times.distrusted) == (1, 2)
 
 
-def test_being_descheduled_between_the_two_clocks_is_no_step() -> None:
+def test_being_descheduled_between_the_two_clocks_is_no_step():
     machine = Machine()
     slow = machine.clocks.wall
     arrived = machine.clocks.now_ns
@@ -121,7 +116,7 @@ def test_being_descheduled_between_the_two_clocks_is_no_step() -> None:
     assert (machine.times.steps, machine.times.distrusted) == (0, 0)
 
 
-def test_a_drift_is_followed_without_a_step() -> None:
+def test_a_drift_is_followed_without_a_step():
     """A few hundred nanoseconds each second, as no step is: the next second's look takes it in."""
     machine = Machine()
     for _ in range(50):
@@ -132,19 +127,19 @@ def test_a_drift_is_followed_without_a_step() -> None:
     assert machine.times.steps == 0
 
 
-def test_the_error_of_the_difference_is_no_stamp_from_the_future() -> None:
+def test_the_error_of_the_difference_is_no_stamp_from_the_future():
     machine = Machine()
     machine.clocks.offset_ns += TOLERANCE_NS // 2
     assert machine.read(machine.clocks.packet(), 0) <= machine.clocks.now_ns
     assert machine.times.distrusted == 0
 
 
-def test_only_the_clock_of_the_machine_has_kernel_times() -> None:
+def test_only_the_clock_of_the_machine_has_kernel_times():
     assert kernel_times(VirtualClock()) is None
     assert (kernel_times(MonotonicClock()) is not None) == sys.platform.startswith("linux")
 
 
-def test_the_source_names_what_was_used_and_the_exceptions() -> None:
+def test_the_source_names_what_was_used_and_the_exceptions():
     assert Stamping().figures(10)["stamp_source"] == USER_SPACE
     assert Stamping(kernel=True).figures(10)["stamp_source"] == KERNEL
     assert Stamping(kernel=True).figures(0)["stamp_source"] == KERNEL
@@ -158,9 +153,7 @@ def test_the_source_names_what_was_used_and_the_exceptions() -> None:
 
 
 @LINUX
-def test_a_loop_that_was_held_up_does_not_move_the_stamps(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_loop_that_was_held_up_does_not_move_the_stamps(serve, generator_for, plan, loop_factory):
     """The loop sleeps while the reply comes in; the stamps are those of the arrival all the same."""
     sent: list[int] = []
     held: list[int] = []
@@ -199,13 +192,7 @@ class SteppedClock(MonotonicClock):
 
 @LINUX
 @pytest.mark.parametrize("step_ns", [3600 * S, -3600 * S, 50 * MS])
-def test_a_step_under_load_is_in_no_figure(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    step_ns: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_under_load_is_in_no_figure(serve, generator_for, plan, step_ns, monkeypatch):
     clock, stamp_of = SteppedClock(step_ns), module._timespec
 
     def stepped_stamp(data: bytes) -> tuple[int, int]:
@@ -238,9 +225,7 @@ def test_a_step_under_load_is_in_no_figure(
 
 
 @LINUX
-def test_load_begins_when_the_kernel_stamps(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_load_begins_when_the_kernel_stamps(serve, generator_for, plan):
     """A kernel that stamps from the fourth packet on is asked four times before the first request."""
     sent_before: list[int] = []
     requests: list[int] = []
@@ -261,7 +246,7 @@ def test_load_begins_when_the_kernel_stamps(
     assert sent_before == [0, 0, 0, 0]
 
 
-def test_a_kernel_that_stamps_nothing_is_asked_in_vain_once() -> None:
+def test_a_kernel_that_stamps_nothing_is_asked_in_vain_once():
     asked: list[bool] = []
 
     def stamps() -> bool:
@@ -278,7 +263,7 @@ def test_a_kernel_that_stamps_nothing_is_asked_in_vain_once() -> None:
 
 
 @LINUX
-def test_what_a_socket_asked_for_comes_true() -> None:
+def test_what_a_socket_asked_for_comes_true():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first:
         KernelTimes.stamp(first)
         times = kernel_times(MonotonicClock())
@@ -287,9 +272,7 @@ def test_what_a_socket_asked_for_comes_true() -> None:
         assert stamps_a_datagram()
 
 
-def test_user_space_on_request(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_user_space_on_request(serve, generator_for, plan, loop_factory):
     generator = generator_for(serve(reply(REPLY)), loop_factory=loop_factory, kernel_stamps=False)
     seen = generator.run(plan(20, load=ClosedLoop(3)))
     assert seen.records.counts()["ok"] == 20
@@ -297,9 +280,7 @@ def test_user_space_on_request(
 
 
 @LINUX
-def test_a_stamp_before_the_submission_is_moved_and_counted(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_stamp_before_the_submission_is_moved_and_counted(serve, generator_for, plan):
     generator = generator_for(serve(reply(REPLY)))
     times = generator._transport._opener._times
     assert times is not None
@@ -311,9 +292,7 @@ def test_a_stamp_before_the_submission_is_moved_and_counted(
 
 
 @LINUX
-def test_a_reply_longer_than_the_buffer(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_reply_longer_than_the_buffer(serve, generator_for, plan, loop_factory):
     words = [text_event(f" {'w' * 500}{at}") for at in range(2000)]
     body = HEAD + chunked([*words, text_event(".", "stop")])
     seen = generator_for(serve(reply(body)), loop_factory=loop_factory).run(plan(3))
@@ -364,7 +343,7 @@ def on_loop(factory: LoopFactory, course: Callable[[], object]) -> None:
 
 
 @LINUX
-def test_a_link_reads_to_the_end_and_says_so_once(loop_factory: LoopFactory) -> None:
+def test_a_link_reads_to_the_end_and_says_so_once(loop_factory):
     async def course() -> None:
         heard, other = await linked()
         other.sendall(b"a" * 100)
@@ -380,7 +359,7 @@ def test_a_link_reads_to_the_end_and_says_so_once(loop_factory: LoopFactory) -> 
 
 
 @LINUX
-def test_a_link_sends_what_the_kernel_would_not_take_at_once(loop_factory: LoopFactory) -> None:
+def test_a_link_sends_what_the_kernel_would_not_take_at_once(loop_factory):
     async def course() -> None:
         heard, other = await linked()
         assert not heard.link.write(b"x" * 20_000_000)
@@ -407,7 +386,7 @@ def drain(sock: socket.socket, count: int) -> bytes:
 
 
 @LINUX
-def test_a_reset_is_told_with_its_error(loop_factory: LoopFactory) -> None:
+def test_a_reset_is_told_with_its_error(loop_factory):
     async def course() -> None:
         heard, other = await linked()
         other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -131,14 +131,14 @@ BRIEF = response("reply-0001", ["The", " sky", "."])
 BRIEF_NEXT = response("reply-0002", ["Grass", " and", " green"])
 
 
-def test_a_reply_like_an_earlier_one_is_recognised() -> None:
+def test_a_reply_like_an_earlier_one_is_recognised():
     desk = taught(FIRST)
     assert desk.record([NEXT]) == exactly([NEXT])
     assert desk.recognised
     assert desk.record([NEXT]).output_tokens == 5
 
 
-def test_sizes_of_two_and_of_three_digits_in_one_reply_are_recognised() -> None:
+def test_sizes_of_two_and_of_three_digits_in_one_reply_are_recognised():
     words = [" a", " " + 200 * "b", " c"]
     desk = taught(*(response(f"id-{number}-abc", words) for number in range(3)))
     reply = response("id-7-abc", words)
@@ -146,7 +146,7 @@ def test_sizes_of_two_and_of_three_digits_in_one_reply_are_recognised() -> None:
     assert desk.recognised
 
 
-def test_cut_at_any_byte() -> None:
+def test_cut_at_any_byte():
     for at in range(1, len(BRIEF_NEXT)):
         reads = [BRIEF_NEXT[:at], BRIEF_NEXT[at:]]
         assert taught(BRIEF).record(reads) == exactly(reads), at
@@ -154,13 +154,13 @@ def test_cut_at_any_byte() -> None:
 
 @settings(max_examples=150)
 @given(places=st.lists(st.integers(1, len(NEXT) - 1), max_size=12, unique=True))
-def test_cut_into_many_reads(places: list[int]) -> None:
+def test_cut_into_many_reads(places):
     bounds = [0, *sorted(places), len(NEXT)]
     reads = [NEXT[start:end] for start, end in itertools.pairwise(bounds)]
     assert taught(FIRST).record(reads) == exactly(reads)
 
 
-def test_an_event_to_a_read_is_recognised_with_an_instant_each() -> None:
+def test_an_event_to_a_read_is_recognised_with_an_instant_each():
     reads = [part + b"\n\n\r\n" for part in NEXT.split(b"\n\n\r\n")]
     reads[-1] = b"0\r\n\r\n"
     assert b"".join(reads) == NEXT
@@ -172,7 +172,7 @@ def test_an_event_to_a_read_is_recognised_with_an_instant_each() -> None:
     assert record.coalesced_chunks == 0
 
 
-def test_whatever_becomes_of_a_byte_the_record_is_the_exact_one() -> None:
+def test_whatever_becomes_of_a_byte_the_record_is_the_exact_one():
     desk, reply = taught(BRIEF), BRIEF_NEXT
     new = b'\0"\\ \n\rZ9-'
     for at in range(len(reply)):
@@ -236,7 +236,7 @@ def test_servers_of_all_kinds(make: Callable[[str, Sequence[str]], bytes], *, re
     assert desk.recognised is recognised
 
 
-def test_ids_of_several_lengths_and_heads_of_several_seconds_are_known_side_by_side() -> None:
+def test_ids_of_several_lengths_and_heads_of_several_seconds_are_known_side_by_side():
     later = HEAD.replace(b"now", b"then")
     replies = [
         response(identity, ["a", "b"], head=head)
@@ -250,12 +250,12 @@ def test_ids_of_several_lengths_and_heads_of_several_seconds_are_known_side_by_s
         assert desk.recognised
 
 
-def test_more_than_one_response_is_no_known_response() -> None:
+def test_more_than_one_response_is_no_known_response():
     desk = taught(FIRST)
     assert desk.record([NEXT + b"x"]) == exactly([NEXT + b"x"])
     assert not desk.recognised
 
 
-def test_a_long_way_of_many_shapes_forgets_the_oldest() -> None:
+def test_a_long_way_of_many_shapes_forgets_the_oldest():
     desk = taught(*(response("reply-0001" + "x" * n, ["a", "b"]) for n in range(40)))
     assert len(desk.lessons.known._shapes) <= 8

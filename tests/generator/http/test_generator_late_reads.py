@@ -81,7 +81,7 @@ def run(course: Callable[[], object]) -> None:
 
 
 @LINUX
-def test_only_a_late_read_is_told_since_when(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_only_a_late_read_is_told_since_when(loop_factory):
     async def course() -> None:
         sockets = Sockets(asyncio.get_running_loop(), Waits(LATE_NS, LATE_NS + 1, 0))
         heard, other = await linked(sockets)
@@ -100,7 +100,7 @@ def test_only_a_late_read_is_told_since_when(loop_factory: Callable[[], asyncio.
 
 
 @LINUX
-def test_what_is_read_after_a_late_read_in_the_same_round_is_late() -> None:
+def test_what_is_read_after_a_late_read_in_the_same_round_is_late():
     async def course() -> None:
         sockets = Sockets(asyncio.get_running_loop(), Waits(LATE_NS + 1))
         ends = [await linked(sockets) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_what_is_read_after_a_late_read_in_the_same_round_is_late() -> None:
 
 
 @LINUX
-def test_a_loop_that_is_held_up_reads_two_chunks_as_one_and_knows_it() -> None:
+def test_a_loop_that_is_held_up_reads_two_chunks_as_one_and_knows_it():
     async def course() -> None:
         times = kernel_times(MonotonicClock())
         assert times is not None
@@ -144,7 +144,7 @@ def test_a_loop_that_is_held_up_reads_two_chunks_as_one_and_knows_it() -> None:
 
 
 @LINUX
-def test_what_one_packet_brought_came_together_however_late_it_is_read() -> None:
+def test_what_one_packet_brought_came_together_however_late_it_is_read():
     async def course() -> None:
         sockets = Sockets(asyncio.get_running_loop(), Waits())
         heard, other = await linked(sockets)
@@ -190,14 +190,7 @@ def record(instants: Sequence[int], first: int | None) -> RequestRecord:
         ([5000], [(0, 4000)], [5000, 5000], None, 1, 0),
     ],
 )
-def test_what_a_reply_loses(
-    stamps: list[int],
-    late: list[tuple[int, int]],
-    instants: list[int],
-    first: int | None,
-    unresolved: int,
-    early: int,
-) -> None:
+def test_what_a_reply_loses(stamps, late, instants, first, unresolved, early):
     row = record(instants, first)
     note_late_reads(row, exchange(stamps, late))
     assert (row.unresolved_chunks, row.first_content_early_ns) == (unresolved, early)
@@ -213,5 +206,5 @@ def test_what_a_reply_loses(
         (b"", False),
     ],
 )
-def test_events_of_both_framings_are_told(data: bytes, several: bool) -> None:
+def test_events_of_both_framings_are_told(data, several):
     assert _holds_several(data) is several

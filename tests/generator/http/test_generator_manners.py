@@ -8,27 +8,23 @@ import gc
 import resource
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_server import REPLY, ScriptedServer, reply
+from scripted_server import REPLY, reply
 
 from pytest_llmbench import timing
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import Limits, LoadLimits
-from pytest_llmbench.generator.loop_thread import LoopFactory, Progress
+from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing import frozen_by_others
 from pytest_llmbench.wire.openai_chat import OpenAIChat
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 
 @pytest.fixture
@@ -55,7 +51,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_nothing_is_left_behind(serve: Serve, plan: MakePlan, loop_factory: LoopFactory) -> None:
+def test_nothing_is_left_behind(serve, plan, loop_factory):
     """Threads, descriptors, loop policy, collector: as they were."""
     server = serve(reply(REPLY))
     policy = asyncio.get_event_loop_policy()
@@ -80,9 +76,7 @@ def test_nothing_is_left_behind(serve: Serve, plan: MakePlan, loop_factory: Loop
     assert gc.get_freeze_count() == 0
 
 
-def test_gc_settings_are_restored(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, gc_settings: tuple[int, int, int]
-) -> None:
+def test_gc_settings_are_restored(serve, generator_for, plan, gc_settings):
     during: list[tuple[tuple[int, int, int], int]] = []
 
     def note(_record: RequestRecord) -> None:
@@ -95,9 +89,7 @@ def test_gc_settings_are_restored(
     assert gc.get_freeze_count() == 0
 
 
-def test_gc_settings_are_restored_after_an_error(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, gc_settings: tuple[int, int, int]
-) -> None:
+def test_gc_settings_are_restored_after_an_error(serve, generator_for, plan, gc_settings):
     def fail(_record: RequestRecord) -> None:
         raise ValueError("disk full")
 
@@ -108,9 +100,7 @@ def test_gc_settings_are_restored_after_an_error(
     assert gc.get_freeze_count() == 0
 
 
-def test_what_others_have_frozen_stays_so(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, gc_settings: tuple[int, int, int]
-) -> None:
+def test_what_others_have_frozen_stays_so(serve, generator_for, plan, gc_settings):
     gc.freeze()
     generator_for(serve(reply(REPLY))).run(plan(1))
     assert gc.get_freeze_count() > 0
@@ -118,9 +108,7 @@ def test_what_others_have_frozen_stays_so(
     gc.unfreeze()
 
 
-def test_an_error_of_on_record_ends_the_run_with_its_cause(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_an_error_of_on_record_ends_the_run_with_its_cause(serve, generator_for, plan):
     calls: list[RequestRecord] = []
 
     def fail_third(record: RequestRecord) -> None:
@@ -135,9 +123,7 @@ def test_an_error_of_on_record_ends_the_run_with_its_cause(
     assert len(calls) == 3
 
 
-def test_an_error_of_on_progress_ends_the_run(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_an_error_of_on_progress_ends_the_run(serve, generator_for, plan):
     def fail(_progress: Progress) -> None:
         raise ValueError("no terminal")
 
@@ -146,9 +132,7 @@ def test_an_error_of_on_progress_ends_the_run(
         generator.run(plan(1000, load=OpenLoop(rate=100)))
 
 
-def test_progress_is_told_a_few_times_a_second(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_progress_is_told_a_few_times_a_second(serve, generator_for, plan):
     told: list[Progress] = []
     generator_for(serve(reply(REPLY)), on_progress=told.append).run(plan(100, load=OpenLoop(rate=100)))
     assert 2 <= len(told) <= 20
@@ -162,15 +146,11 @@ async def _run_inside(generator: LoadGenerator, plan: LoadPlan) -> int:
     return len(generator.run(plan).records)
 
 
-def test_a_running_loop_of_the_caller_does_not_matter(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_a_running_loop_of_the_caller_does_not_matter(serve, generator_for, plan):
     assert asyncio.run(_run_inside(generator_for(serve(reply(REPLY))), plan(3))) == 3
 
 
-def test_records_are_handed_on_as_requests_end(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_records_are_handed_on_as_requests_end(serve, generator_for, plan):
     threads: set[str] = set()
     handed: list[RequestRecord] = []
 
@@ -183,7 +163,7 @@ def test_records_are_handed_on_as_requests_end(
     assert [record.request_id for record in handed] == list(seen.records.request_id)
 
 
-def test_what_an_observation_says(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_what_an_observation_says(serve, generator_for, plan):
     wanted = plan(10, load=OpenLoop(rate=500))
     seen = generator_for(serve(reply(REPLY))).run(wanted)
     assert seen.plan is wanted
@@ -219,16 +199,14 @@ def test_what_an_observation_says(serve: Serve, generator_for: GeneratorFor, pla
     assert check.gc_collections >= 0
 
 
-def test_plans_that_make_no_sense(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+def test_plans_that_make_no_sense(serve, generator_for, plan):
     generator = generator_for(serve(reply(REPLY)))
     for impossible in (plan(-1), plan(1, first=-1), plan(1, load=ClosedLoop(0)), plan(1, load=OpenLoop(0.0))):
         with pytest.raises(SuiteError):
             generator.run(impossible)
 
 
-def test_no_descriptors_left_is_our_fault_and_said_so(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
+def test_no_descriptors_left_is_our_fault_and_said_so(serve, generator_for, plan):
     """Not a thousand failed requests of the server's, but one error of ours."""
     unforeseen = LoadLimits(Limits())
     generator = generator_for(serve(reply(REPLY)), limits=unforeseen)

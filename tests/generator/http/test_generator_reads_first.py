@@ -45,7 +45,7 @@ def transport(*, several: bool, clock: Clock | None = None) -> Any:
     return made
 
 
-def test_alone_it_is_looked_at_at_once() -> None:
+def test_alone_it_is_looked_at_at_once():
     seen: list[int] = []
     one = transport(several=False)
     one.look_soon(Looked(1, seen), object())
@@ -53,7 +53,7 @@ def test_alone_it_is_looked_at_at_once() -> None:
     assert not one.busy
 
 
-def test_beside_others_it_waits_and_the_order_stays() -> None:
+def test_beside_others_it_waits_and_the_order_stays():
     async def course() -> None:
         seen: list[int] = []
         one = transport(several=True)
@@ -70,7 +70,7 @@ def test_beside_others_it_waits_and_the_order_stays() -> None:
     asyncio.run(course())
 
 
-def test_many_are_looked_at_a_little_at_a_time() -> None:
+def test_many_are_looked_at_a_little_at_a_time():
     async def course() -> None:
         seen: list[int] = []
         one = transport(several=True, clock=Leaping())  # each look takes all the time that looks may take
@@ -86,7 +86,7 @@ def test_many_are_looked_at_a_little_at_a_time() -> None:
     asyncio.run(course())
 
 
-def test_one_that_fails_is_told_and_the_others_are_looked_at() -> None:
+def test_one_that_fails_is_told_and_the_others_are_looked_at():
     async def course() -> None:
         told: list[object] = []
         asyncio.get_running_loop().set_exception_handler(
@@ -105,7 +105,7 @@ def test_one_that_fails_is_told_and_the_others_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("may_wait", "decoded"), [(3, []), (2, [0])])
-def test_decoding_waits_for_those_but_not_without_limit(may_wait: int, decoded: list[int]) -> None:
+def test_decoding_waits_for_those_but_not_without_limit(may_wait, decoded):
     """Of three replies that wait, one too many is decoded although the transport is busy."""
 
     async def course() -> None:

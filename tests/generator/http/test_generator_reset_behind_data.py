@@ -6,7 +6,6 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Callable
 
 import pytest
 import uvloop
@@ -58,8 +57,6 @@ async def _heard_of_a_reset() -> list[object]:
 
 
 @pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_a_reset_right_behind_data_is_told_on_every_loop(
-    make_loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+def test_a_reset_right_behind_data_is_told_on_every_loop(make_loop):
     with asyncio.Runner(loop_factory=make_loop) as runner:
         assert runner.run(_heard_of_a_reset()) == [b"the last words", ConnectionResetError, "dropped"]

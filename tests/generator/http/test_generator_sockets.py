@@ -71,7 +71,7 @@ def on(make_loop: MakeLoop, course: Callable[[], Coroutine[Any, Any, None]]) -> 
 
 
 @LOOPS
-def test_everyone_is_read_however_many_are_ready_at_once(make_loop: MakeLoop) -> None:
+def test_everyone_is_read_however_many_are_ready_at_once(make_loop):
     async def course() -> None:
         pairs = Pairs(150)
         for _, far in pairs.pairs:
@@ -83,7 +83,7 @@ def test_everyone_is_read_however_many_are_ready_at_once(make_loop: MakeLoop) ->
 
 
 @LOOPS
-def test_many_wake_ups_turn_into_turns_and_few_reads_back(make_loop: MakeLoop) -> None:
+def test_many_wake_ups_turn_into_turns_and_few_reads_back(make_loop):
     async def course() -> None:
         pairs = Pairs(3, TURNS)
         turned = False
@@ -102,7 +102,7 @@ def test_many_wake_ups_turn_into_turns_and_few_reads_back(make_loop: MakeLoop) -
 
 
 @pytest.mark.parametrize(("apart", "writes"), [("chunks_apart_ns", 0), ("requests_apart_ns", 1)])
-def test_chunks_or_requests_close_together_are_not_for_turns(apart: str, writes: int) -> None:
+def test_chunks_or_requests_close_together_are_not_for_turns(apart, writes):
     as_none_are = {apart: 10**18}
 
     async def course() -> None:
@@ -117,7 +117,7 @@ def test_chunks_or_requests_close_together_are_not_for_turns(apart: str, writes:
 
 
 @LOOPS
-def test_it_can_be_closed_in_the_middle_of_turns(make_loop: MakeLoop) -> None:
+def test_it_can_be_closed_in_the_middle_of_turns(make_loop):
     async def course() -> None:
         failed: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context))
@@ -135,7 +135,7 @@ def test_it_can_be_closed_in_the_middle_of_turns(make_loop: MakeLoop) -> None:
 
 
 @LOOPS
-def test_room_to_write_is_told_only_while_it_is_awaited(make_loop: MakeLoop) -> None:
+def test_room_to_write_is_told_only_while_it_is_awaited(make_loop):
     async def course() -> None:
         pairs = Pairs(1)
         near = pairs.pairs[0][0].fileno()
@@ -152,7 +152,7 @@ def test_room_to_write_is_told_only_while_it_is_awaited(make_loop: MakeLoop) -> 
     on(make_loop, course)
 
 
-def test_without_kernel_timers_each_read_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kernel_timers_each_read_wakes(monkeypatch):
     def forbidden() -> None:
         raise OSError("not here")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import ssl
-from pathlib import Path
 
 import pytest
 
@@ -41,7 +40,7 @@ KEY = "sk-canary-0123456789"
         ("grpcs://[::1]:50051/", "::1", 50051, "[::1]:50051", "/chat/completions"),
     ],
 )
-def test_urls(url: str, host: str, port: int, authority: str, path: str) -> None:
+def test_urls(url, host, port, authority, path):
     target = Target.parse(url)
     assert (target.host, target.port, target.authority) == (host, port, authority)
     assert target.request_target("/chat/completions") == path
@@ -58,7 +57,7 @@ def test_urls(url: str, host: str, port: int, authority: str, path: str) -> None
         ("/v2", "/v1/chat", "/v2/v1/chat"),
     ],
 )
-def test_segments_that_both_have_are_not_repeated(base: str, path: str, joined: str) -> None:
+def test_segments_that_both_have_are_not_repeated(base, path, joined):
     assert Target.parse(f"http://h{base}").request_target(path) == joined
 
 
@@ -84,18 +83,18 @@ def test_segments_that_both_have_are_not_repeated(base: str, path: str, joined: 
         ("http://" + "x" * 70 + ".org/", "is not a host name"),
     ],
 )
-def test_urls_that_are_none(url: str, said: str) -> None:
+def test_urls_that_are_none(url, said):
     with pytest.raises(SuiteError, match=said.replace(".", r"\.")):
         Target.parse(url)
 
 
-def test_credentials_in_the_url_are_refused_and_not_repeated() -> None:
+def test_credentials_in_the_url_are_refused_and_not_repeated():
     with pytest.raises(SuiteError, match="credentials") as caught:
         Target.parse(f"http://user:{KEY}@h/v1")
     assert KEY not in str(caught.value)
 
 
-def test_header_values_are_never_shown() -> None:
+def test_header_values_are_never_shown():
     target = Target.parse("http://h/v1", headers={"Authorization": f"Bearer {KEY}"})
     assert KEY not in repr(target) + str(target) + target.url
     assert "Authorization: …" in repr(target)
@@ -103,27 +102,27 @@ def test_header_values_are_never_shown() -> None:
 
 
 @pytest.mark.parametrize("value", [f"{KEY}\r\nX: 1", f"{KEY}\0", f"{KEY}ü"])
-def test_header_values_that_would_break_the_request(value: str) -> None:
+def test_header_values_that_would_break_the_request(value):
     with pytest.raises(SuiteError, match="'X-Key'") as caught:
         Target.parse("http://h/v1", headers={"X-Key": value})
     assert KEY not in str(caught.value)
 
 
-def test_all_mistakes_at_once() -> None:
+def test_all_mistakes_at_once():
     with pytest.raises(SuiteError) as caught:
         Target.parse("http://:0/v1", headers={"a b": "1", "Content-Length": "5"})
     for said in ("names no host", "port 0", "'a b'", "'Content-Length'"):
         assert said in str(caught.value)
 
 
-def test_headers_of_the_handshake_are_our_own() -> None:
+def test_headers_of_the_handshake_are_our_own():
     for name in ("Sec-WebSocket-Protocol", "upgrade", "Connection"):
         with pytest.raises(SuiteError, match=f"'{name}' is set by the load generator"):
             Target.parse("ws://h/v1", headers={name: "x"})
     assert Target.parse("http://h/v1", headers={"Sec-WebSocket-Protocol": "x"}).headers
 
 
-def test_headers_of_a_call_are_our_own() -> None:
+def test_headers_of_a_call_are_our_own():
     names = ("TE", "grpc-timeout", "Grpc-Encoding", "upgrade", "content-type", "keep-alive")
     with pytest.raises(SuiteError) as caught:
         Target.parse("grpc://h", headers=dict.fromkeys(names, "x"))
@@ -132,7 +131,7 @@ def test_headers_of_a_call_are_our_own() -> None:
     assert Target.parse("http://h/v1", headers={"grpc-timeout": "1S"}).headers
 
 
-def test_tls_settings(tmp_path: Path) -> None:
+def test_tls_settings(tmp_path):
     assert Target.parse("http://h").ssl_context is None
     verified = Target.parse("https://h").ssl_context
     assert verified is not None
@@ -154,7 +153,7 @@ def test_tls_settings(tmp_path: Path) -> None:
             Target.parse("https://h", ca_file=ca_file)
 
 
-def test_a_request_in_one_buffer() -> None:
+def test_a_request_in_one_buffer():
     target = Target.parse("http://h:8000/v1", headers={"User-Agent": "mine"})
     wire = RequestHead(target, "/chat/completions").wire("run-7", b'{"a":1}')
     head, _, body = wire.partition(b"\r\n\r\n")
@@ -172,7 +171,7 @@ def test_a_request_in_one_buffer() -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "127.0.0.1:8000", "host/v1", "[::1]:80/v1"])
-def test_an_address_without_a_scheme_is_shown_with_one(url: str) -> None:
+def test_an_address_without_a_scheme_is_shown_with_one(url):
     with pytest.raises(SuiteError, match=re.escape(f"names no scheme; write http://{url}")):
         Target.parse(url)
     with pytest.raises(SuiteError, match="not an endpoint; supported are http://"):

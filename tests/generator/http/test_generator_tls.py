@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trustme
 from planned_load import TextWorkload
-from scripted_server import HEAD, REPLY, STREAM, Conversation, ScriptedServer, reply
+from scripted_server import HEAD, REPLY, STREAM, Conversation, reply
 
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.http_client import ClientCertificate
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.records import MISSING
-
-Serve = Callable[..., ScriptedServer]
-GeneratorFor = Callable[..., LoadGenerator]
-MakePlan = Callable[..., LoadPlan]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +36,7 @@ def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
     return path
 
 
-def test_requests_over_tls(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    server_context: ssl.SSLContext,
-    ca_file: Path,
-) -> None:
+def test_requests_over_tls(serve, generator_for, plan, loop_factory, server_context, ca_file):
     def script(conversation: Conversation) -> None:
         for start in range(0, len(REPLY), 50):
             conversation.send(REPLY[start : start + 50])
@@ -63,9 +49,7 @@ def test_requests_over_tls(
     assert (seen.records.submitted_ns < seen.records.first_byte_ns).all()
 
 
-def test_a_certificate_is_shown_to_a_server_that_demands_one(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, authority: trustme.CA, ca_file: Path
-) -> None:
+def test_a_certificate_is_shown_to_a_server_that_demands_one(serve, generator_for, plan, authority, ca_file):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -79,13 +63,8 @@ def test_a_certificate_is_shown_to_a_server_that_demands_one(
 
 
 def test_submitted_when_the_last_byte_has_left_over_tls(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    server_context: ssl.SSLContext,
-    ca_file: Path,
-) -> None:
+    serve, generator_for, plan, loop_factory, server_context, ca_file
+):
     """Ciphertext that waits in our process has not left it."""
 
     def script(conversation: Conversation) -> None:
@@ -104,13 +83,8 @@ def test_submitted_when_the_last_byte_has_left_over_tls(
 
 
 def test_a_body_that_ends_with_the_tls_connection(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    server_context: ssl.SSLContext,
-    ca_file: Path,
-) -> None:
+    serve, generator_for, plan, loop_factory, server_context, ca_file
+):
     """The server says that it sends no more (close_notify) and leaves the socket open."""
 
     def script(conversation: Conversation) -> None:
@@ -130,13 +104,7 @@ def test_a_body_that_ends_with_the_tls_connection(
     assert seen.duration_s < 50
 
 
-def test_an_unknown_authority_is_refused(
-    serve: Serve,
-    generator_for: GeneratorFor,
-    plan: MakePlan,
-    loop_factory: LoopFactory,
-    server_context: ssl.SSLContext,
-) -> None:
+def test_an_unknown_authority_is_refused(serve, generator_for, plan, loop_factory, server_context):
     server = serve(reply(REPLY), tls=server_context)
     seen = generator_for(server, loop_factory=loop_factory).run(plan(2))
     assert seen.records.counts()["disconnected"] == 2
@@ -144,9 +112,7 @@ def test_an_unknown_authority_is_refused(
     assert seen.records.submitted_ns[0] == MISSING
 
 
-def test_another_name_in_the_certificate_is_refused(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, authority: trustme.CA, ca_file: Path
-) -> None:
+def test_another_name_in_the_certificate_is_refused(serve, generator_for, plan, authority, ca_file):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("elsewhere.example").configure_cert(context)
     server = serve(reply(REPLY), tls=context)
@@ -155,17 +121,13 @@ def test_another_name_in_the_certificate_is_refused(
     assert "CERTIFICATE_VERIFY_FAILED" in (seen.records.error[0] or "")
 
 
-def test_insecure_does_not_ask(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, server_context: ssl.SSLContext
-) -> None:
+def test_insecure_does_not_ask(serve, generator_for, plan, server_context):
     server = serve(reply(REPLY), tls=server_context)
     target = Target.parse(server.url, insecure=True)
     assert generator_for(server, target=target).run(plan(2)).records.counts()["ok"] == 2
 
 
-def test_a_plain_server_behind_https(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
-) -> None:
+def test_a_plain_server_behind_https(serve, generator_for, plan, loop_factory):
     server = serve(reply(REPLY), greet=lambda conversation: conversation.send(b"220 hello there\r\n"))
     generator = generator_for(server.url.replace("http:", "https:"), loop_factory=loop_factory)
     seen = generator.run(plan(1))

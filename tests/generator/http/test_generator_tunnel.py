@@ -70,12 +70,12 @@ def fed(*reads: bytes) -> tuple[FakeLink, Behind]:
 
 
 @pytest.mark.parametrize("cut", range(len(OPEN) + 1))
-def test_cut_at_every_byte(cut: int) -> None:
+def test_cut_at_every_byte(cut):
     link, behind = fed(*filter(None, (OPEN[:cut], OPEN[cut:])))
     assert (behind.attached, behind.reads, behind.errors, link.closed) == (1, [], [], False)
 
 
-def test_what_comes_right_behind_the_answer_is_the_server_s() -> None:
+def test_what_comes_right_behind_the_answer_is_the_server_s():
     _, behind = fed(OPEN + b"\x16\x03", b"more")
     assert behind.reads == [(b"\x16\x03", 0), (b"more", 1)]
 
@@ -93,7 +93,7 @@ def test_what_comes_right_behind_the_answer_is_the_server_s() -> None:
         (b"x" * 70_000, "no answer of a proxy"),
     ],
 )
-def test_any_other_answer_ends_it(answer: bytes, what: str) -> None:
+def test_any_other_answer_ends_it(answer, what):
     link, behind = fed(answer)
     assert (behind.attached, link.closed) == (0, True)
     (error,) = behind.errors
@@ -101,7 +101,7 @@ def test_any_other_answer_ends_it(answer: bytes, what: str) -> None:
     assert what in str(error)
 
 
-def test_a_proxy_that_closes_is_an_error_and_not_an_end() -> None:
+def test_a_proxy_that_closes_is_an_error_and_not_an_end():
     tunnel, _, behind = opened()
     tunnel.written(whole=True)
     tunnel.ended(None)
@@ -110,7 +110,7 @@ def test_a_proxy_that_closes_is_an_error_and_not_an_end() -> None:
     assert behind.told == ["dropped"]
 
 
-def test_a_refusal_is_told_once() -> None:
+def test_a_refusal_is_told_once():
     tunnel, _, behind = opened()
     tunnel.received(b"HTTP/1.1 403 Forbidden\r\n\r\n", 0)
     tunnel.ended(None)
@@ -126,7 +126,7 @@ def test_a_refusal_is_told_once() -> None:
         ("https://b\xfccher.example/v1", b"xn--bcher-kva.example:443"),
     ],
 )
-def test_what_the_proxy_is_asked(url: str, where: bytes) -> None:
+def test_what_the_proxy_is_asked(url, where):
     target = Target.parse(url, proxy=HttpProxy("proxy.example", 3128, "user:pass"))
     credentials = b"Proxy-Authorization: Basic dXNlcjpwYXNz\r\n"
     asked = b"CONNECT " + where + b" HTTP/1.1\r\nHost: " + where + b"\r\n" + credentials + b"\r\n"
@@ -135,6 +135,6 @@ def test_what_the_proxy_is_asked(url: str, where: bytes) -> None:
     assert target.is_tunnelled
 
 
-def test_plain_http_is_asked_of_the_proxy_itself() -> None:
+def test_plain_http_is_asked_of_the_proxy_itself():
     assert not Target.parse("http://engine.example/v1", proxy=HttpProxy("p", 3128)).is_tunnelled
     assert Target.parse("http://engine.example/v1", proxy=HttpProxy("p", 3128), http2=True).is_tunnelled

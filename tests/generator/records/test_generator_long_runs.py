@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,9 +40,7 @@ def same(one: Records, other: Records) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 30_000])
-def test_rows_beyond_the_room_go_to_a_spool_and_come_back(
-    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_beyond_the_room_go_to_a_spool_and_come_back(memory_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made = rows(300)
     log = RowLog(memory_bytes=memory_bytes)
@@ -58,7 +55,7 @@ def test_rows_beyond_the_room_go_to_a_spool_and_come_back(
     assert not list(tmp_path.glob("*.spool"))
 
 
-def test_rows_that_somebody_else_keeps_are_only_counted() -> None:
+def test_rows_that_somebody_else_keeps_are_only_counted():
     made = rows(300)
     log = RowLog(keeps=False)
     for row in made:
@@ -67,7 +64,7 @@ def test_rows_that_somebody_else_keeps_are_only_counted() -> None:
     assert log.last_finished_ns == max(row.finished_ns or 0 for row in made)
 
 
-def test_a_spool_is_read_in_batches(tmp_path: Path) -> None:
+def test_a_spool_is_read_in_batches(tmp_path):
     made = rows(200)
     writer = SpoolWriter(tmp_path / "spool")
     for row in made:
@@ -85,7 +82,7 @@ class Label(str):
     """A text of a class of its own."""
 
 
-def test_a_spool_takes_values_of_other_classes_and_gives_each_record_its_own_timings(tmp_path: Path) -> None:
+def test_a_spool_takes_values_of_other_classes_and_gives_each_record_its_own_timings(tmp_path):
     made = [replace(row, class_label=Label("code"), server_timings={}) for row in rows(40)]
     made[3].server_timings["queue_ms"] = 1.5
     writer = SpoolWriter(tmp_path / "spool")
@@ -99,7 +96,7 @@ def test_a_spool_takes_values_of_other_classes_and_gives_each_record_its_own_tim
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_columns_of_a_spool_are_those_of_its_rows(shift: int, tmp_path: Path) -> None:
+def test_columns_of_a_spool_are_those_of_its_rows(shift, tmp_path):
     made = rows(100)
     made += [
         RequestRecord(200 - shift, "never", Phase.WARMUP, scheduled_ns=50_500 * shift or None, error="late"),
@@ -119,7 +116,7 @@ def test_columns_of_a_spool_are_those_of_its_rows(shift: int, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
-def test_columns_of_workers_are_merged_in_order(memory_bytes: int) -> None:
+def test_columns_of_workers_are_merged_in_order(memory_bytes):
     parts = [Records.from_rows(rows(500, worker, 3)) for worker in range(3)]
     found = together(parts, memory_bytes=memory_bytes, block_rows=40)
     assert isinstance(found, StoredRecords) == (memory_bytes == 1000)
@@ -127,7 +124,7 @@ def test_columns_of_workers_are_merged_in_order(memory_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_peak_in_flight_is_that_of_all_requests(seed: int) -> None:
+def test_the_peak_in_flight_is_that_of_all_requests(seed):
     random = np.random.default_rng(seed)
     starts = np.sort(random.integers(0, 3000, size=400))
     ends = starts + random.integers(0, 400, size=400)

@@ -30,7 +30,7 @@ def taken(requests: int) -> dict[str, Any]:
     return told
 
 
-def test_memory_does_not_follow_the_length_of_the_run() -> None:
+def test_memory_does_not_follow_the_length_of_the_run():
     """Twice as many requests, where one takes 1 KiB in each process at the very least. Both are more than the
     columns that are kept in memory have room for: up to there a run takes what it needs."""
     few, many = (taken(requests) for requests in (320_000, 640_000))

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import trustme
 from command_lines import command_line, measuring_processes
-from scripted_server import HEAD, LAST, REPLY, Conversation, ScriptedServer, chunk, plain, text_event
+from scripted_server import HEAD, LAST, REPLY, Conversation, chunk, plain, text_event
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import KEPT
@@ -29,15 +29,13 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.placement import usable_cpus
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation, SelfCheck
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect
 
-Serve = Callable[..., ScriptedServer]
-MakePlan = Callable[..., LoadPlan]
 Apart = Callable[..., DistributedLoadGenerator]
 
 REPLIES = (
@@ -95,9 +93,7 @@ def unmeasured(check: SelfCheck) -> set[str]:
     return none - {"loop_lag_p99_ns", "loop_lag_max_ns", "stolen_share"}
 
 
-def test_it_measures_what_a_generator_within_this_process_measures(
-    serve: Serve, apart: Apart, plan: MakePlan
-) -> None:
+def test_it_measures_what_a_generator_within_this_process_measures(serve, apart, plan):
     server = serve(by_prompt)
     count = reference_tokenizer().count
     target, spoken = Address(server.url).target(), dialect("openai-chat")
@@ -118,7 +114,7 @@ def test_it_measures_what_a_generator_within_this_process_measures(
                     assert getattr(other.selfcheck, name) == getattr(one.selfcheck, name), name
 
 
-def test_the_self_check_is_that_of_the_measuring_process(serve: Serve, apart: Apart, plan: MakePlan) -> None:
+def test_the_self_check_is_that_of_the_measuring_process(serve, apart, plan):
     """A thread of the suite that never rests does not show in it."""
     over = threading.Event()
 
@@ -142,7 +138,7 @@ def test_the_self_check_is_that_of_the_measuring_process(serve: Serve, apart: Ap
     assert check.involuntary_switches is not None
 
 
-def test_tls_traces_and_headers_reach_it(serve: Serve, plan: MakePlan, tmp_path: Path) -> None:
+def test_tls_traces_and_headers_reach_it(serve, plan, tmp_path):
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -158,9 +154,7 @@ def test_tls_traces_and_headers_reach_it(serve: Serve, plan: MakePlan, tmp_path:
     assert all("Bearer key-1" in served.head for served in server.served)
 
 
-def test_a_limit_that_was_not_foreseen_voids_the_run_with_its_remedy(
-    serve: Serve, apart: Apart, plan: MakePlan
-) -> None:
+def test_a_limit_that_was_not_foreseen_voids_the_run_with_its_remedy(serve, apart, plan):
     """An open loop on a server that never answers, in a process that may not open as many files."""
     server = serve(lambda conversation: conversation.wait(30))
     generator = apart(server.url)
@@ -183,7 +177,7 @@ class Kept(PlannedRequest):
     """A request of a class that the measuring process cannot import."""
 
 
-def test_a_workload_of_the_suite_need_not_be_portable(serve: Serve, apart: Apart, plan: MakePlan) -> None:
+def test_a_workload_of_the_suite_need_not_be_portable(serve, apart, plan):
     """It is asked here for its requests, which are made plain; so a lock within it does not matter."""
 
     class Own:
@@ -205,7 +199,7 @@ def test_a_workload_of_the_suite_need_not_be_portable(serve: Serve, apart: Apart
     assert list(seen.records.class_label) == ["chat"] * 5
 
 
-def test_what_cannot_be_handed_over_is_said_in_words(serve: Serve, apart: Apart, plan: MakePlan) -> None:
+def test_what_cannot_be_handed_over_is_said_in_words(serve, apart, plan):
     class Odd:
         name = "odd"
         standard = False
@@ -225,9 +219,7 @@ def test_what_cannot_be_handed_over_is_said_in_words(serve: Serve, apart: Apart,
         apart("http://127.0.0.1:9/v1", extra_body={"x": object()})
 
 
-def test_nothing_global_changes_in_the_process_of_the_suite(
-    serve: Serve, apart: Apart, plan: MakePlan
-) -> None:
+def test_nothing_global_changes_in_the_process_of_the_suite(serve, apart, plan):
     def state() -> dict[str, Any]:
         return {
             "policy": type(asyncio.get_event_loop_policy()),
@@ -255,7 +247,7 @@ def test_nothing_global_changes_in_the_process_of_the_suite(
     assert now() == before
 
 
-def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
+def test_no_key_is_in_the_process_list(serve, plan):
     """It goes to the measuring process over a socket that only the two of them have."""
     key, seen = "sk-canary-0123456789", []
 
@@ -270,9 +262,7 @@ def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
     assert not any(key in listed or "Bearer" in listed for listed in seen)
 
 
-def test_the_environment_without_coverage_and_with_one_arena(
-    serve: Serve, apart: Apart, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_without_coverage_and_with_one_arena(serve, apart, plan, monkeypatch):
     monkeypatch.setenv("COV_CORE_SOURCE", "x")
     monkeypatch.setenv("COVERAGE_PROCESS_START", "y")
     monkeypatch.setenv("PYTHONTRACEMALLOC", "5")
@@ -286,7 +276,7 @@ def test_the_environment_without_coverage_and_with_one_arena(
     assert "Bearer" not in command_line(child)
 
 
-def test_cores_are_named_checked_and_refused() -> None:
+def test_cores_are_named_checked_and_refused():
     assert usable_cpus("none") == usable_cpus("") == ()
     assert usable_cpus("auto", (0, 2, 5)) == (0, 2, 5)
     assert usable_cpus(" 5,0-2 ", (0, 1, 2, 5)) == (5, 0, 1, 2)
@@ -301,7 +291,7 @@ def ends_by_its_rule(seen: Observation) -> bool:
     return seen.interrupted is None and "the SUT has stopped answering" in str(seen.stopped)
 
 
-def test_a_server_that_is_gone_ends_a_load_by_its_own_rule(apart: Apart, plan: MakePlan) -> None:
+def test_a_server_that_is_gone_ends_a_load_by_its_own_rule(apart, plan):
     seen = apart("http://127.0.0.1:9/v1").run(plan(1500, load=OpenLoop(100.0), stop_when_failing=True))
     assert ends_by_its_rule(seen)
     assert Outcome.DISCONNECTED in {

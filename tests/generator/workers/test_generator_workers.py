@@ -37,15 +37,13 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import drawn_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 
-Serve = Callable[..., ScriptedServer]
-MakePlan = Callable[..., LoadPlan]
 WorkersFor = Callable[..., DistributedLoadGenerator]
 
 
@@ -109,9 +107,7 @@ def in_thread(
     return thread, seen
 
 
-def test_workers_send_what_a_single_generator_sends(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_workers_send_what_a_single_generator_sends(serve, workers_for, plan):
     """One pair of workers, plan after plan; and the same plans from one process."""
     server = serve(reply())
     kept: list[RequestRecord] = []
@@ -139,9 +135,7 @@ def test_workers_send_what_a_single_generator_sends(
 
 
 @pytest.mark.parametrize("load", [SessionStarts(30.0), SessionSlots(3)], ids=["open", "closed"])
-def test_workers_share_the_sessions_of_a_load(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan, load: Load
-) -> None:
+def test_workers_share_the_sessions_of_a_load(serve, workers_for, plan, load):
     """Each stays on its worker. One is cut off, and the identity is that of all that were begun."""
     bad, script = count(), reply()
 
@@ -176,9 +170,7 @@ def _chat() -> Any:
     return dialect("openai-chat")
 
 
-def test_the_merged_sends_keep_the_one_schedule(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_the_merged_sends_keep_the_one_schedule(serve, workers_for, plan):
     seen = workers_for(serve(reply()), 3).run(plan(240, load=OpenLoop(300.0), seed=8))
     records = seen.records
     assert seen.facts.value("generator.workers") == 3
@@ -192,9 +184,7 @@ def test_the_merged_sends_keep_the_one_schedule(
 
 @pytest.mark.timing
 @three_attempts
-def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(serve, workers_for, plan):
     whole = plan(10, load=ClosedLoop(5), duration_s=0.6, max_requests=2000)
     server = serve(reply(0.02))
     seen = workers_for(server, 2).run(whole)
@@ -213,16 +203,14 @@ def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
     assert len(set(records.index.tolist())) == len(records)
 
 
-def test_no_more_than_the_ceiling_is_sent(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_no_more_than_the_ceiling_is_sent(serve, workers_for, plan):
     whole = plan(3, load=ClosedLoop(4), duration_s=60.0, max_requests=30)
     seen = workers_for(serve(reply()), 3).run(whole)
     assert sorted(seen.records.index.tolist()) == list(range(30))
     assert seen.duration_s < 50
 
 
-def test_a_killed_worker_voids_the_run_and_is_replaced(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_a_killed_worker_voids_the_run_and_is_replaced(serve, workers_for, plan):
     kept: list[RequestRecord] = []
     server = serve(reply())
     generator = workers_for(server)
@@ -244,9 +232,7 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     assert victim not in worker_pids()
 
 
-def test_workers_that_came_up_before_anything_was_known_are_taken_over(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_workers_that_came_up_before_anything_was_known_are_taken_over(serve, workers_for, plan):
     pool = WorkerPool()
     pool.call(2)
     before = [member.process.pid for member in pool._members.values()]
@@ -258,9 +244,7 @@ def test_workers_that_came_up_before_anything_was_known_are_taken_over(
     assert [member.process.pid for member in pool._members.values()] == before
 
 
-def test_a_worker_that_dies_before_the_start_ends_the_plan(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_a_worker_that_dies_before_the_start_ends_the_plan(serve, workers_for, plan):
     """The first stands still from before the plan, so that it cannot be ready: the second waits for it."""
     opened = threading.Event()
     generator = workers_for(serve(reply(), greet=lambda _: opened.set()))
@@ -277,7 +261,7 @@ def test_a_worker_that_dies_before_the_start_ends_the_plan(
     assert len(observation.records) == 0
 
 
-def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_workers_ask_as_they_were_told(serve, workers_for, plan):
     server = serve(reply())
     address = Address(server.url, {"Authorization": "Bearer key-1"})
     assert "key-1" not in repr(address)
@@ -295,24 +279,20 @@ def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, pl
 
 @pytest.mark.parametrize(("place", "workers"), [(5, 1), (0, 2), (5, 2)])
 def test_a_request_that_cannot_be_encoded_is_told_from_every_process(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan, place: int, workers: int
-) -> None:
+    serve, workers_for, plan, place, workers
+):
     generator = workers_for(serve(reply()), workers=workers)
     with pytest.raises(SuiteError, match=f"request {place}: the prompt cannot be sent as UTF-8"):
         generator.run(plan(6, workload=HalfACharacter(place=place), load=ClosedLoop(2)))
 
 
-def test_a_dialect_that_cannot_send_the_prompts_is_told(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_a_dialect_that_cannot_send_the_prompts_is_told(serve, workers_for, plan):
     generator = workers_for(serve(reply()), dialect="openai-completions", prompt_form="token_ids")
     with pytest.raises(SuiteError, match="the request has no token ids to send"):
         generator.run(plan(4, load=ClosedLoop(2)))  # texts, where token ids are wanted
 
 
-def test_a_worker_that_cannot_start_shows_what_it_printed(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_start_shows_what_it_printed(serve, workers_for, plan, monkeypatch):
     monkeypatch.setattr(worker_pool, "__package__", "pytest_llmbench.no_such")
     with pytest.raises(
         GeneratorError, match=r"(?s)worker 1: did not start: it ended with exit code 1;.*no_such"
@@ -320,7 +300,7 @@ def test_a_worker_that_cannot_start_shows_what_it_printed(
         workers_for("http://127.0.0.1:9/v1").run(plan(4, load=ClosedLoop(2)))
 
 
-def test_a_worker_that_hangs_is_killed(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_a_worker_that_hangs_is_killed(serve, workers_for, plan):
     kept: list[RequestRecord] = []
     generator = workers_for(serve(reply()), patience=WorkerPatience(0.3, 0.3))
     thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
@@ -330,9 +310,7 @@ def test_a_worker_that_hangs_is_killed(serve: Serve, workers_for: WorkersFor, pl
     assert [each.interrupted for each in seen] == ["worker 1 of 2 was killed by SIGKILL"]
 
 
-def test_stopping_and_closing_keep_what_was_measured(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_stopping_and_closing_keep_what_was_measured(serve, workers_for, plan):
     kept: list[RequestRecord] = []
     generator = workers_for(serve(reply(0.05)))
     generator.stop("nothing is running")
@@ -352,21 +330,19 @@ def test_stopping_and_closing_keep_what_was_measured(
         assert counts["ok"] + counts["cancelled"] == counts["submitted"] == len(kept)
 
 
-def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_the_session_deadline_ends_all(serve, workers_for, plan):
     generator = workers_for(serve(reply()), session_deadline_ns=time.monotonic_ns())
     assert generator.run(plan(10, load=ClosedLoop(2))).interrupted == SESSION_DEADLINE
 
 
-def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for, plan):
     seen = workers_for("http://127.0.0.1:9/v1").run(plan(6000, load=OpenLoop(100.0), stop_when_failing=True))
     assert seen.interrupted is None
     assert "the SUT has stopped answering" in str(seen.stopped)
     assert seen.duration_s < 50
 
 
-def test_the_error_budget_is_that_of_all_workers(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_the_error_budget_is_that_of_all_workers(serve, workers_for, plan):
     server = serve(lambda conversation: conversation.send(plain_reply("500 Internal Server Error")))
     seen = workers_for(server).run(plan(1500, load=OpenLoop(100.0), most_failures=30))
     assert "the error budget cannot be kept any more" in str(seen.interrupted)
@@ -374,7 +350,7 @@ def test_the_error_budget_is_that_of_all_workers(
     assert 31 <= seen.records.counts()["http_error"] <= 400
 
 
-def test_the_rule_goes_by_what_all_workers_see(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_the_rule_goes_by_what_all_workers_see(serve, workers_for, plan):
     """The SUT answers every second request, and those are all the other worker's: it has not stopped."""
 
     def every_second(conversation: Conversation) -> None:
@@ -388,7 +364,7 @@ def test_the_rule_goes_by_what_all_workers_see(serve: Serve, workers_for: Worker
     assert counts["ok"] == counts["http_error"] == 100
 
 
-def test_mistakes_are_told_before_anything_starts(workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_mistakes_are_told_before_anything_starts(workers_for, plan):
     generator = workers_for("http://127.0.0.1:9/v1")
     with pytest.raises(SuiteError, match="concurrency is 0"):
         generator.run(plan(1, load=ClosedLoop(0)))
@@ -401,7 +377,7 @@ def test_mistakes_are_told_before_anything_starts(workers_for: WorkersFor, plan:
         workers_for("gopher://127.0.0.1")
 
 
-def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+def test_workers_on_cores_of_their_own(serve, workers_for, plan):
     core = min(os.sched_getaffinity(0))
     generator = workers_for(serve(reply()), cpus=[core, 10_000])  # a core that there is, and one there is not
     assert generator.run(plan(4, load=ClosedLoop(2))).records.counts()["ok"] == 4
@@ -410,9 +386,7 @@ def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, pl
     assert os.sched_getaffinity(second) == os.sched_getaffinity(0)
 
 
-def test_workers_end_though_a_forked_process_holds_their_line(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_workers_end_though_a_forked_process_holds_their_line(serve, workers_for, plan):
     before_they_are_killed = WorkerPatience(end_s=80.0)
     generator = workers_for(serve(reply()), patience=before_they_are_killed)
     generator.run(plan(2, load=ClosedLoop(2)))
@@ -438,7 +412,7 @@ ORPHANS = """
 """
 
 
-def test_workers_do_not_outlive_a_coordinator_that_is_killed(serve: Serve, temporary: Path) -> None:
+def test_workers_do_not_outlive_a_coordinator_that_is_killed(serve, temporary):
     script = textwrap.dedent(ORPHANS).format(tests=str(Path(__file__).parents[2]), url=serve(reply()).url)
     run = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}

@@ -21,7 +21,7 @@ from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.workers.protocol import Requests
 from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
 from pytest_llmbench.model.messages import Message, MessageArray, Piece
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.reply_checks import ExpectedAnswer, StructuredOutput
 from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.workloads.dataset import DatasetIdentity
@@ -31,7 +31,6 @@ from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
-MakePlan = Callable[..., LoadPlan]
 DealTo = Callable[..., list[LoadPlan]]
 
 
@@ -70,15 +69,13 @@ def indices(shards: list[LoadPlan]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("total", "parts", "expected"), [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (1, 1, [1])])
-def test_a_split_is_exact(total: int, parts: int, expected: list[int]) -> None:
+def test_a_split_is_exact(total, parts, expected):
     assert split(total, parts) == expected
 
 
 @pytest.mark.parametrize("first", [0, 17])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_an_open_loop_is_one_schedule_dealt_by_position(
-    plan: MakePlan, deal: DealTo, workers: int, first: int
-) -> None:
+def test_an_open_loop_is_one_schedule_dealt_by_position(plan, deal, workers, first):
     load = OpenLoop(50.0)
     whole = plan(100, load=load, first=first, seed=5)
     shards = deal(whole, workers)
@@ -93,7 +90,7 @@ def test_an_open_loop_is_one_schedule_dealt_by_position(
     assert together.tolist() == expected.tolist()
 
 
-def test_the_superposition_is_poisson(plan: MakePlan, deal: DealTo) -> None:
+def test_the_superposition_is_poisson(plan, deal):
     """KS test of the merged gaps, index of dispersion of the merged counts; each share of 4 is Erlang."""
     shards = deal(plan(4000, load=OpenLoop(100.0), seed=11), 4)
     instants = np.sort(np.concatenate([instants_ns(shard) for shard in shards])) / 1e9
@@ -111,9 +108,7 @@ def test_the_superposition_is_poisson(plan: MakePlan, deal: DealTo) -> None:
 @pytest.mark.parametrize(
     ("concurrency", "workers", "slots"), [(5, 2, [3, 2]), (8, 3, [3, 3, 2]), (2, 4, [1, 1])]
 )
-def test_a_closed_loop_is_dealt_in_proportion_to_slots(
-    plan: MakePlan, deal: DealTo, concurrency: int, workers: int, slots: list[int]
-) -> None:
+def test_a_closed_loop_is_dealt_in_proportion_to_slots(plan, deal, concurrency, workers, slots):
     shards = deal(plan(concurrency * 10, load=ClosedLoop(concurrency)), workers)
     assert [shard.load for shard in shards] == [ClosedLoop(own) for own in slots]
     assert [shard.requests for shard in shards] == [10 * own for own in slots]
@@ -121,7 +116,7 @@ def test_a_closed_loop_is_dealt_in_proportion_to_slots(
     assert sorted(chain(*indices(shards))) == list(range(concurrency * 10))
 
 
-def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan: MakePlan, deal: DealTo) -> None:
+def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan, deal):
     whole = plan(11, load=ClosedLoop(5), duration_s=2.0, max_requests=101, first=3)
     shards = deal(whole, 3)
     assert sum(shard.requests for shard in shards) == 11
@@ -145,9 +140,7 @@ def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan: Mak
         (ClosedLoop(9), 1, 1),
     ],
 )
-def test_there_are_no_workers_without_work(
-    plan: MakePlan, deal: DealTo, load: OpenLoop | ClosedLoop, requests: int, expected: int
-) -> None:
+def test_there_are_no_workers_without_work(plan, deal, load, requests, expected):
     whole = plan(requests, load=load)
     shards = deal(whole, 4)
     assert active_workers(whole, 4) == expected == len(shards)
@@ -156,7 +149,7 @@ def test_there_are_no_workers_without_work(
         assert [shard.load.most_in_flight for shard in shards] == [1, 1, 1]
 
 
-def test_what_is_dealt_is_remembered_by_nobody(plan: MakePlan, deal: DealTo) -> None:
+def test_what_is_dealt_is_remembered_by_nobody(plan, deal):
     with pytest.raises(TypeError, match="unhashable"):
         hash(deal(plan(3), 1)[0].workload)
 
@@ -178,12 +171,12 @@ class _OfCounted(TextWorkload):
         return [replace(each, text=None, token_ids=_Counted(), input_tokens=3) for each in made]
 
 
-def test_requests_can_be_loaded_by_a_process_without_the_suite(plan: MakePlan, deal: DealTo) -> None:
+def test_requests_can_be_loaded_by_a_process_without_the_suite(plan, deal):
     (shard,) = deal(plan(2, workload=_OfCounted()), 1)
     assert [request.token_ids for request in shard.workload.requests(2, 1)] == [[0, 1, 2]] * 2
 
 
-def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan: MakePlan) -> None:
+def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan):
     assert len(plan(-1, load=ClosedLoop(0), duration_s=0.0).mistakes()) == 3
     with pytest.raises(SuiteError, match="positive number of requests per second"):
         Deal(plan(3, load=OpenLoop(-1.0), workload=TextWorkload()), 2)
@@ -197,7 +190,7 @@ FULL = PlannedRequest(
 )  # fmt: skip
 
 
-def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
+def test_a_request_arrives_as_it_was(tmp_path):
     """All fields: none has the value that it would have if it were forgotten."""
     given = [
         FULL,
@@ -214,7 +207,7 @@ def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
     assert all(getattr(FULL, field.name) != getattr(plain, field.name) for field in fields(PlannedRequest))
 
 
-def test_prompts_go_as_text_where_that_is_asked_for(plan: MakePlan, deal: DealTo) -> None:
+def test_prompts_go_as_text_where_that_is_asked_for(plan, deal):
     @dataclass(frozen=True)
     class OfIds(TextWorkload):
         def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
@@ -233,9 +226,7 @@ class _Long(TextWorkload):
 
 
 @pytest.mark.parametrize("load", [OpenLoop(50.0), ClosedLoop(7)])
-def test_requests_go_in_blocks_that_follow_each_other(
-    plan: MakePlan, deal: DealTo, load: OpenLoop | ClosedLoop
-) -> None:
+def test_requests_go_in_blocks_that_follow_each_other(plan, deal, load):
     whole = plan(60, load=load, workload=_Long(), first=2)
     made = Deal(whole, 3)
     told: list[list[Requests]] = [[], [], []]
@@ -253,12 +244,12 @@ def test_requests_go_in_blocks_that_follow_each_other(
     assert sorted(found, key=lambda each: each.index) == _Long().requests(62, 1)[2:]
 
 
-def test_many_workers_have_smaller_blocks(plan: MakePlan) -> None:
+def test_many_workers_have_smaller_blocks(plan):
     made = Deal(plan(200, load=ClosedLoop(20), workload=_Long()), 20, all_blocks_bytes=60_000)
     assert max(len(block.frames) for _, block in made.blocks()) == 3000
 
 
-def test_dealing_ends_when_it_is_no_longer_wanted(plan: MakePlan) -> None:
+def test_dealing_ends_when_it_is_no_longer_wanted(plan):
     asked = iter([True, True, False])
     assert list(Deal(plan(10**6, workload=_Endless()), 1).blocks(lambda: next(asked))) == []
 
@@ -280,7 +271,7 @@ class _Endless(StreamedWorkload):
         return {}
 
 
-def test_no_more_is_drawn_than_is_handed_out(plan: MakePlan) -> None:
+def test_no_more_is_drawn_than_is_handed_out(plan):
     workload = _Endless()
     blocks = Deal(plan(10**6, workload=workload), 1).blocks()
     for number in range(1, 40):
@@ -288,7 +279,7 @@ def test_no_more_is_drawn_than_is_handed_out(plan: MakePlan) -> None:
         assert workload.drawn <= 64 * number + AT_ONCE
 
 
-def test_a_sequence_that_ends_too_early_is_told(plan: MakePlan) -> None:
+def test_a_sequence_that_ends_too_early_is_told(plan):
     @dataclass(frozen=True)
     class Short(TextWorkload):
         def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
@@ -298,7 +289,7 @@ def test_a_sequence_that_ends_too_early_is_told(plan: MakePlan) -> None:
         list(Deal(plan(9, workload=Short()), 2).blocks())
 
 
-def test_a_share_that_has_not_arrived_whole_is_refused(plan: MakePlan, tmp_path: Path) -> None:
+def test_a_share_that_has_not_arrived_whole_is_refused(plan, tmp_path):
     made = Deal(plan(9), 1)
     ((_, block),) = made.blocks()
     workload = made.plans()[0].workload
@@ -312,7 +303,7 @@ def test_a_share_that_has_not_arrived_whole_is_refused(plan: MakePlan, tmp_path:
     supply.close()
 
 
-def test_a_share_beyond_memory_lies_in_a_file_without_a_name(tmp_path: Path) -> None:
+def test_a_share_beyond_memory_lies_in_a_file_without_a_name(tmp_path):
     supply = Supply(tmp_path, memory_bytes=10_000)
     given = _Long().requests(20, 1)
     for each in given:
@@ -326,7 +317,7 @@ def test_a_share_beyond_memory_lies_in_a_file_without_a_name(tmp_path: Path) -> 
     supply.close()
 
 
-def test_a_disk_that_is_full_is_told_before_the_load(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_told_before_the_load(tmp_path):
     class Full:
         def write(self, data: bytes) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -348,7 +339,7 @@ SESSIONS = SessionWorkload("talks", Uniform(1, 6), Fixed(9), Fixed(4), Uniform(1
 
 @pytest.mark.parametrize("load", [SessionStarts(3.0), SessionSlots(4)], ids=["open", "closed"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_session_stays_on_its_worker(deal: DealTo, plan: MakePlan, load: Load, workers: int) -> None:
+def test_a_session_stays_on_its_worker(deal, plan, load, workers):
     first, count = turns_of(SESSIONS, 2, 7), turns_of(SESSIONS, 20, 7, first=2)
     whole = plan(count, workload=SESSIONS, load=load, seed=7, first=first)
     shards = deal(whole, workers)
@@ -374,9 +365,7 @@ def test_a_session_stays_on_its_worker(deal: DealTo, plan: MakePlan, load: Load,
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_sessions_of_a_trace_are_dealt_with_their_own_instants(
-    deal: DealTo, plan: MakePlan, workers: int
-) -> None:
+def test_sessions_of_a_trace_are_dealt_with_their_own_instants(deal, plan, workers):
     turns = (TracedTurn(9, 4, hash_ids=(1,)), TracedTurn(9, 4, (1,), 3.5, (1,)))
     workload = TraceSessionWorkload(
         "recorded",
@@ -395,7 +384,7 @@ def test_sessions_of_a_trace_are_dealt_with_their_own_instants(
     assert dealt == {n: (10_000_000 * n**2, 3_500_000 * (n % 2)) for n in range(8)}
 
 
-def test_a_session_is_dealt_with_its_turns_and_its_whole_context(deal: DealTo, plan: MakePlan) -> None:
+def test_a_session_is_dealt_with_its_turns_and_its_whole_context(deal, plan):
     (shard,) = deal(plan(12, workload=SESSIONS, load=SessionSlots(2), seed=7), 1)
     assert isinstance(shard.workload, DealtWorkload)
     for dealt, drawn in zip(shard.workload.stream(12), SESSIONS.requests(12, 7), strict=True):

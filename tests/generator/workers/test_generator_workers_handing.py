@@ -82,9 +82,7 @@ def goes_on(generator: DistributedLoadGenerator, plan: MakePlan) -> Iterator[Non
 
 @pytest.mark.usefixtures("goes_on")
 @pytest.mark.parametrize("at", [3, DEALING])
-def test_a_stop_while_requests_are_dealt(
-    generator: DistributedLoadGenerator, plan: MakePlan, at: int
-) -> None:
+def test_a_stop_while_requests_are_dealt(generator, plan, at):
     generator.run(plan(1))
     workers = worker_pids()
     workload = Prompts(at=at, happens=lambda: generator.stop("enough"))
@@ -94,7 +92,7 @@ def test_a_stop_while_requests_are_dealt(
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_ctrl_c_while_requests_are_dealt(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+def test_ctrl_c_while_requests_are_dealt(generator, plan):
     workload = Prompts(at=DEALING, happens=lambda: os.kill(os.getpid(), signal.SIGINT))
     began = time.monotonic()
     assert nothing_was_sent(generator.run(dealt(plan, workload=workload)), INTERRUPTED_BY_CTRL_C)
@@ -102,7 +100,7 @@ def test_ctrl_c_while_requests_are_dealt(generator: DistributedLoadGenerator, pl
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_a_worker_that_dies_while_it_is_dealt_to(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+def test_a_worker_that_dies_while_it_is_dealt_to(generator, plan):
     workload = Prompts(at=DEALING, happens=lambda: os.kill(worker_pids()[1], signal.SIGKILL))
     seen = generator.run(dealt(plan, workload=workload))
     assert nothing_was_sent(seen, "worker 2 of 2 was killed by SIGKILL")
@@ -110,18 +108,14 @@ def test_a_worker_that_dies_while_it_is_dealt_to(generator: DistributedLoadGener
 
 @pytest.mark.usefixtures("goes_on")
 @pytest.mark.parametrize("generator", [{"patience": WorkerPatience(give_up_s=0.3)}], indirect=True)
-def test_a_worker_that_does_not_listen_is_killed_in_the_end(
-    generator: DistributedLoadGenerator, plan: MakePlan
-) -> None:
+def test_a_worker_that_does_not_listen_is_killed_in_the_end(generator, plan):
     workload = Prompts(at=DEALING, happens=lambda: os.kill(worker_pids()[0], signal.SIGSTOP))
     seen = generator.run(dealt(plan, workload=workload))
     assert nothing_was_sent(seen, "worker 1 of 2 was killed by SIGKILL")
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_a_stop_does_not_wait_for_a_worker_that_does_not_listen(
-    generator: DistributedLoadGenerator, plan: MakePlan
-) -> None:
+def test_a_stop_does_not_wait_for_a_worker_that_does_not_listen(generator, plan):
     stopped: list[int] = []
 
     def halt() -> None:
@@ -138,9 +132,7 @@ def test_a_stop_does_not_wait_for_a_worker_that_does_not_listen(
 
 @pytest.mark.usefixtures("goes_on")
 @pytest.mark.parametrize("at", [3, DEALING])
-def test_an_error_of_the_workload_is_raised_as_it_is(
-    generator: DistributedLoadGenerator, plan: MakePlan, at: int
-) -> None:
+def test_an_error_of_the_workload_is_raised_as_it_is(generator, plan, at):
     def fail() -> None:
         raise ZeroDivisionError("of the suite")
 
@@ -152,9 +144,7 @@ def test_an_error_of_the_workload_is_raised_as_it_is(
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_a_stop_while_requests_are_drawn_is_not_lost(
-    generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_while_requests_are_drawn_is_not_lost(generator, plan, monkeypatch):
 
     def stopped_meanwhile(*arguments: Any, **options: Any) -> Deal:
         generator.stop("too early")
@@ -167,9 +157,7 @@ def test_a_stop_while_requests_are_drawn_is_not_lost(
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_ctrl_c_is_told_and_does_not_reach_the_workers(
-    generator: DistributedLoadGenerator, plan: MakePlan
-) -> None:
+def test_ctrl_c_is_told_and_does_not_reach_the_workers(generator, plan):
     kept: list[RequestRecord] = []
 
     def interrupt() -> None:
@@ -186,7 +174,7 @@ def test_ctrl_c_is_told_and_does_not_reach_the_workers(
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_an_error_of_the_caller_ends_the_run(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+def test_an_error_of_the_caller_ends_the_run(generator, plan):
     def broken(record: RequestRecord) -> None:
         raise ZeroDivisionError("of the caller")
 
@@ -195,7 +183,7 @@ def test_an_error_of_the_caller_ends_the_run(generator: DistributedLoadGenerator
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_all_workers_keep_the_time_of_the_load(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+def test_all_workers_keep_the_time_of_the_load(generator, plan):
     seen = generator.run(plan(1500, load=OpenLoop(100.0), most_s=1.0))
     assert seen.interrupted == TIME_IS_UP
     assert 20 <= len(seen.records) <= 1000
@@ -203,18 +191,14 @@ def test_all_workers_keep_the_time_of_the_load(generator: DistributedLoadGenerat
 
 @pytest.mark.usefixtures("goes_on")
 @pytest.mark.parametrize("generator", [{"host": Limits(ports=80)}], indirect=True)
-def test_what_is_known_once_all_are_drawn_is_refused_then(
-    generator: DistributedLoadGenerator, plan: MakePlan
-) -> None:
+def test_what_is_known_once_all_are_drawn_is_refused_then(generator, plan):
     """Of an open loop the connections depend on the length of replies: 79 without any, 89 for 8 tokens."""
     with pytest.raises(SuiteError, match="89 connections to one server need as many local ports"):
         generator.run(plan(200, load=OpenLoop(100.0)))
 
 
 @pytest.mark.parametrize("generator", [{}], indirect=True)
-def test_a_plan_that_no_worker_holds_as_a_whole(
-    generator: DistributedLoadGenerator, plan: MakePlan, folder: Path
-) -> None:
+def test_a_plan_that_no_worker_holds_as_a_whole(generator, plan, folder):
     """Each of two workers is sent 80 MB of prompts, and encodes 64 MiB of it ahead."""
     whole = plan(160, load=ClosedLoop(8), workload=Prompts(1_000_000), first=3)
     seen = generator.run(whole)

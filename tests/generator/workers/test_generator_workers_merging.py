@@ -62,23 +62,21 @@ def same_values(one: Records, other: Records) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_merged_columns_are_those_of_all_rows_together(workers: int) -> None:
+def test_merged_columns_are_those_of_all_rows_together(workers):
     chance = random.Random(3)
     rows = [row(index, chance.randrange(60) or None, chunks=index % 4) for index in range(80)]
     parts = [Records.from_rows(rows[own::workers]) for own in range(workers)]
     same(together(parts), Records.from_rows(rows))
 
 
-def test_parts_without_requests_merge() -> None:
+def test_parts_without_requests_merge():
     empty = Records.from_rows(())
     same(together([empty, empty]), empty)
     same(together([empty, Records.from_rows([row(4, 7, 2)])]), Records.from_rows([row(4, 7, 2)]))
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
-def test_a_part_keeps_what_its_worker_spooled_up_to_the_cut(
-    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_keeps_what_its_worker_spooled_up_to_the_cut(memory_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr("pytest_llmbench.generator.workers.coordinator.COLUMN_BATCH_BYTES", 3000)
     monkeypatch.setattr("pytest_llmbench.columns.MEMORY_BYTES", memory_bytes)
     member: Any = SimpleNamespace(setup=Setup(Address("http://127.0.0.1:9/v1"), "x", "m", directory=tmp_path))
@@ -102,7 +100,7 @@ def test_a_part_keeps_what_its_worker_spooled_up_to_the_cut(
     same_values(part.records, Records.from_rows(seen))
 
 
-def test_a_spool_gives_each_record_once_and_leaves_out_what_is_not_there_whole(tmp_path: Path) -> None:
+def test_a_spool_gives_each_record_once_and_leaves_out_what_is_not_there_whole(tmp_path):
     path = tmp_path / "spool"
     reader = SpoolReader(path)
     assert reader.read() == []
@@ -130,7 +128,7 @@ def test_a_spool_gives_each_record_once_and_leaves_out_what_is_not_there_whole(t
     assert 10 <= counts[1] < 20
 
 
-def test_a_disk_that_fails_is_told_to_the_generator() -> None:
+def test_a_disk_that_fails_is_told_to_the_generator():
     writer = SpoolWriter(Path("/dev/full"), flush_s=0.001)
     writer.write(row(1, 1))
     writer.close()
@@ -143,7 +141,7 @@ def test_a_disk_that_fails_is_told_to_the_generator() -> None:
     at_the_end.close()
 
 
-def test_the_self_check_is_that_of_the_worst_worker_and_counts_are_sums() -> None:
+def test_the_self_check_is_that_of_the_worst_worker_and_counts_are_sums():
     calm = SelfCheck(
         send_lag_p50_ns=10,
         send_lag_p99_ns=100,
@@ -179,7 +177,7 @@ def test_the_self_check_is_that_of_the_worst_worker_and_counts_are_sums() -> Non
     assert both.event_loop == "uvloop; asyncio"
 
 
-def test_peak_in_flight_takes_an_end_before_the_dispatch_that_replaces_it() -> None:
+def test_peak_in_flight_takes_an_end_before_the_dispatch_that_replaces_it():
     assert peak_in_flight(Records.from_rows(())) == 0
     assert peak_in_flight(Records.from_rows([row(0, 0), row(1, 50), row(2, 100)])) == 1
     assert peak_in_flight(Records.from_rows([row(0, 0), row(1, 49), row(2, None)])) == 2
@@ -188,9 +186,7 @@ def test_peak_in_flight_takes_an_end_before_the_dispatch_that_replaces_it() -> N
     assert np.all(many.finished_ns - many.dispatched_ns == 50)
 
 
-def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(tmp_path, monkeypatch):
     now_s, said, killed = [100.0], [], []
     monkeypatch.setattr("pytest_llmbench.generator.workers.coordinator.time.monotonic", lambda: now_s[0])
     member: Any = SimpleNamespace(
@@ -212,7 +208,7 @@ def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
     assert killed == [232.0]
 
 
-def test_a_worker_of_another_version_is_refused() -> None:
+def test_a_worker_of_another_version_is_refused():
     refuse_other_version(Hello(own_version()), "worker 1")
     with pytest.raises(SuiteError, match=r"worker 2: the worker is of version 0\.0\.1, this process of"):
         refuse_other_version(Hello("0.0.1"), "worker 2")
