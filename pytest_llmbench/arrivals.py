@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop, Stage, requests_of
+from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop, requests_of
 from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.registry import named, names
 
@@ -55,11 +55,6 @@ def poisson_gaps_s(rate: float, count: int, seed: int) -> npt.NDArray[np.float64
     """
     draw = random.Random(seed).expovariate
     return np.fromiter((draw(rate) for _ in range(count)), dtype=np.float64, count=count)
-
-
-def uniform_offsets_s(rate: float, count: int) -> npt.NDArray[np.float64]:
-    """Arrival i comes (i + 1)/``rate`` seconds after the start. Computed by division, so nothing adds up."""
-    return np.arange(1, count + 1, dtype=np.float64) / rate
 
 
 ArrivalProcess = Callable[[float, int, int], "npt.ArrayLike | Iterator[float]"]
@@ -111,12 +106,10 @@ def _offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]
     if load.arrival == "trace":
         return np.asarray(load.offsets_ns[:count], dtype=np.float64) / 1e9
     if load.arrival == "uniform":
-        return uniform_offsets_s(load.rate, count)
+        # Arrival i comes (i + 1)/rate seconds after the start. Computed by division, so nothing adds up.
+        return np.arange(1, count + 1, dtype=np.float64) / load.rate
     if load.stages:
-        needed = gaps_needed(load.stages, count)
-        even = load.burstiness == 1.0
-        gaps = poisson_gaps_s(1.0, needed, seed) if even else gamma_gaps_s(1.0, load.burstiness, needed, seed)
-        return offsets_s(load.stages, gaps, count)
+        return _stage_offsets_s(load, count, seed)
     if load.arrival == "gamma":
         return np.cumsum(gamma_gaps_s(load.rate, load.burstiness, count, seed))
     if load.arrival != "poisson":
@@ -204,32 +197,19 @@ def _is_positive(value: object) -> bool:
     )
 
 
-FloatArray = npt.NDArray[np.float64]
-
-
-def offsets_s(stages: Sequence[Stage], gaps: FloatArray, count: int) -> FloatArray:
-    """The first ``count`` arrivals in seconds. ``gaps``: those of the process of rate 1, as many as
-    :func:`gaps_needed` says.
+def _stage_offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]:
+    """The first ``count`` arrivals of a load of stages.
 
     A load with an end has the number of its requests. Given their number the arrivals of a Poisson process
     are independent draws, in order; these are the sums of its gaps as shares of the sum of one more.
     """
-    whole = requests_of(stages)
-    if whole is None:
-        return _instants(stages, np.cumsum(gaps)[:count])
+    stages, whole = load.stages, requests_of(load.stages)
+    needed, even = count if whole is None else whole + 1, load.burstiness == 1.0
+    gaps = poisson_gaps_s(1.0, needed, seed) if even else gamma_gaps_s(1.0, load.burstiness, needed, seed)
     sums = np.cumsum(gaps)
     exact = sum(stage.requests or 0.0 for stage in stages)
-    return _instants(stages, (exact * sums / sums[-1])[:count])
-
-
-def gaps_needed(stages: Sequence[Stage], count: int) -> int:
-    """How many gaps ``count`` arrivals take: of a load with an end always those of all."""
-    whole = requests_of(stages)
-    return count if whole is None else whole + 1
-
-
-def _instants(stages: Sequence[Stage], due: FloatArray) -> FloatArray:
-    """When so many requests are due on average, in seconds: the inverse of Λ."""
+    due = (sums if whole is None else exact * sums / sums[-1])[:count]
+    # When so many requests are due on average, in seconds: the inverse of Λ.
     begun = np.cumsum([0.0, *(stage.requests or 0.0 for stage in stages[:-1])])
     which = np.searchsorted(begun, due, side="right") - 1
     at_s, rate = (np.array([getattr(each, name) for each in stages])[which] for name in ("at_s", "rate"))
@@ -240,7 +220,7 @@ def _instants(stages: Sequence[Stage], due: FloatArray) -> FloatArray:
     own = due - begun[which]
     root = np.sqrt(np.maximum(rate**2 + 2.0 * np.array(slopes)[which] * own, 0.0))
     # rate · x + slope / 2 · x² = own, solved without a difference of near numbers.
-    after: FloatArray = np.divide(2.0 * own, rate + root, out=np.zeros_like(own), where=rate + root > 0)
+    after = np.divide(2.0 * own, rate + root, out=np.zeros_like(own), where=rate + root > 0)
     return np.asarray(at_s + after, dtype=np.float64)
 
 

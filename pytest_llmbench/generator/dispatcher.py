@@ -157,14 +157,6 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
     return None, earliest
 
 
-def too_large(exchange: Exchange, most_bytes: int) -> bool:
-    """Whether more bytes than the ceiling have arrived. A few reads cannot hold so much, and are not
-    counted."""
-    if len(exchange.stamps) < most_bytes // READ_BYTES:
-        return False
-    return sum(map(len, exchange.unparsed)) + sum(map(len, exchange.bodies)) > most_bytes
-
-
 def sweep(
     in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int, *, most_reply_bytes: int
 ) -> None:
@@ -175,7 +167,9 @@ def sweep(
             exchange.channel.inspect()
         if exchange.end is not None:
             continue
-        if too_large(exchange, most_reply_bytes):
+        # A few reads cannot hold so much, and are not counted.
+        many = len(exchange.stamps) >= most_reply_bytes // READ_BYTES
+        if many and sum(map(len, (*exchange.unparsed, *exchange.bodies))) > most_reply_bytes:
             exchange.unparsed.clear()  # which is not worth parsing any more
             abandon(
                 exchange,

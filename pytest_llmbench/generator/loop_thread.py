@@ -23,11 +23,6 @@ def fastest_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def describe_loop(loop: asyncio.AbstractEventLoop) -> str:
-    """``uvloop`` or ``asyncio``, as the self-check reports it."""
-    return type(loop).__module__.partition(".")[0]
-
-
 class LoopThread:
     """Runs an event loop in a thread until closed, whether or not the caller is running a loop itself."""
 

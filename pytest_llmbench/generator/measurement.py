@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport
 from pytest_llmbench.generator.limits import LoadLimits, exhaustion_remedy
-from pytest_llmbench.generator.loop_thread import Progress, describe_loop
+from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.generator.loops import BehindScheduleError
 from pytest_llmbench.generator.records.spool import RowLog
 from pytest_llmbench.generator.reply_reader import DecodeQueue, Steps
@@ -40,13 +40,9 @@ _EXHAUSTED, _OK = End.EXHAUSTED, Outcome.OK
 SESSION_DEADLINE = "the session deadline has passed"
 
 
-class LoadLoop(Protocol):
-    """Sends the requests of a plan, by schedule or by slots. Returns when no more will be sent, with the
-    instant at which the load ended; that of a schedule may be still to come."""
-
-    def __call__(self, dispatcher: Dispatcher, start_ns: int) -> Coroutine[Any, Any, int]: ...
-
-
+LoadLoop = Callable[[Dispatcher, int], Coroutine[Any, Any, int]]
+"""Sends the requests of a plan, by schedule or by slots, from the instant of its start. Returns when no more
+will be sent, with the instant at which the load ended; that of a schedule may be still to come."""
 Hold = Callable[[Dispatcher], Coroutine[Any, Any, None]]
 """Sends the requests of a plan but for the last byte of each, before the gate."""
 Gate = Callable[[], Coroutine[Any, Any, int]]
@@ -193,7 +189,7 @@ class Measurement:
             reads=self._reads,
             connections_opened=self._transport.opened - opened,
             peak_in_flight=self._dispatcher.peak_in_flight,
-            event_loop=describe_loop(asyncio.get_running_loop()),
+            event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
             transport=self._transport.name,
             voluntary_switches=voluntary,
             involuntary_switches=involuntary,

@@ -118,10 +118,6 @@ class Chunk:
         """The text without that of tool calls."""
         return self.text[: len(self.text) - self.called] if self.called else self.text
 
-    @property
-    def undecodable(self) -> bool:
-        return self.problem != ""
-
 
 END_MARKER = "[DONE]"
 TOKEN_TIMES = "token_times_ns"
@@ -298,12 +294,6 @@ def repeats(pieces: Sequence[str]) -> bool:
     return often and 2 * grown >= max(1, len(pairs))
 
 
-def ends_with_all(pieces: Sequence[str]) -> bool:
-    """Whether the last piece is all of those before it once more."""
-    said = pieces[-1] if len(pieces) > 2 else ""
-    return len(said) >= _REPEATED and said == "".join(pieces[:-1])
-
-
 def without_repetitions(chunks: Sequence[Chunk]) -> None:
     """Reduce the chunks of a reply, in place, if its server repeats what it has said. Text and reasoning are
     looked at apart, and so are choices."""
@@ -329,7 +319,8 @@ def _reduced(texts: list[str]) -> list[str]:
     pieces = [text for text in texts if text]
     if not pieces or not may_repeat(pieces):
         return texts
-    if ends_with_all(pieces):
+    said = pieces[-1] if len(pieces) > 2 else ""
+    if len(said) >= _REPEATED and said == "".join(pieces[:-1]):  # all of those before it once more
         last = max(at for at, text in enumerate(texts) if text)
         return [*texts[:last], *([""] * (len(texts) - last))]
     if not repeats(pieces):

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 _BOM = b"\xef\xbb\xbf"
 _LEAST_CAP = 64
 _COLON = ord(":")
-_RETRY_DIGITS = 12
 
 DEFAULT_MAX_LINE_BYTES = 16 * 1024 * 1024
 
@@ -49,11 +48,6 @@ class SSEEvent:
     problem: str = ""
     """Why :attr:`data` is not what was sent; empty if it is."""
 
-    @property
-    def undecodable(self) -> bool:
-        """Whether :attr:`data` is not what was sent: bytes that are not UTF-8, or a line above the cap."""
-        return self.problem != ""
-
 
 class SSEDecoder:
     """Decodes events. Feed it reads in order, then close it once. Made for replies that have been read
@@ -67,9 +61,6 @@ class SSEDecoder:
         if max_line_bytes < _LEAST_CAP:
             raise ValueError(f"max_line_bytes must be at least {_LEAST_CAP}, not {max_line_bytes}")
         self.max_line_bytes = max_line_bytes
-        self.last_event_id = ""
-        self.retry_ms: int | None = None
-        """Reconnection time in ms that the server asked for; noted, never obeyed."""
         self._head: bytes | None = b""  # what may still turn out to be a byte order mark; None: decided
         self._line: list[bytes] = []  # pieces of the line that is not complete yet
         self._line_bytes = 0
@@ -185,11 +176,6 @@ class SSEDecoder:
             self._data_read_index = self._read_index
         elif name == b"event":
             self._event = value
-        elif name == b"id":
-            if b"\0" not in value:
-                self.last_event_id = value.decode(errors="replace")
-        elif name == b"retry" and value.isdigit() and len(value) <= _RETRY_DIGITS:
-            self.retry_ms = int(value)
 
     def _dispatch(self, *, terminated: bool) -> None:
         if self._data:

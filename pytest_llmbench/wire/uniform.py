@@ -27,7 +27,6 @@ from pytest_llmbench.wire.chunk import Chunk, is_visible, may_repeat
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import (
-    Ended,
     StreamSummary,
     apportion,
     estimated_size,
@@ -73,14 +72,13 @@ def read_uniform(
     stamps: Sequence[int],
     dialect: Dialect,
     memory: ReplyMemory | None = None,
-    ended: Ended = "eof",
     teach: Callable[[Lesson], None] | None = None,
 ) -> StreamSummary | None:
     """Fast version of ``read_stream``: its summary for the chunks of this body; ``None``: read it event by
     event.
 
-    ``memory`` is what earlier replies to the same dialect, with the same ``ended``, have taught. ``teach`` is
-    told of a reply that others may be recognised by.
+    ``memory`` is what earlier replies to the same dialect have taught. ``teach`` is told of a reply that
+    others may be recognised by.
     """
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     usual = len(body) <= MOST_BYTES and body.endswith(_BREAK) and b"\r" not in body and HOLE not in body
@@ -88,7 +86,7 @@ def read_uniform(
         return None
     try:
         reading = _Reading(body, bodies, stamps, dialect, ReplyMemory() if memory is None else memory)
-        return reading.summary(ended, teach)
+        return reading.summary(teach)
     except _UnusualError:
         return None
 
@@ -124,7 +122,7 @@ class _Reading:
         self._memory = memory
         self._id = id_of(body)
 
-    def summary(self, ended: Ended, teach: Callable[[Lesson], None] | None) -> StreamSummary:
+    def summary(self, teach: Callable[[Lesson], None] | None) -> StreamSummary:
         shape, start = self._shape()
         found = self._texts(shape, start)
         visible = next((n for n, piece in enumerate(found.pieces) if is_visible(piece)), None)
@@ -136,7 +134,7 @@ class _Reading:
         key = around.replace(self._id, HOLE) if self._id else around, len(found.pieces), visible is not None
         known = self._memory.summaries.get(key)
         if known is None:
-            summary = self._first_of_its_kind(found, shape, ended, key)
+            summary = self._first_of_its_kind(found, shape, key)
         else:
             summary = StreamSummary(**known)
             summary.chunk_tokens = [1] * len(found.pieces)
@@ -181,9 +179,7 @@ class _Reading:
             return shape, start
         raise _UnusualError
 
-    def _first_of_its_kind(
-        self, found: _Texts, shape: KnownShape, ended: Ended, key: SummaryKey
-    ) -> StreamSummary:
+    def _first_of_its_kind(self, found: _Texts, shape: KnownShape, key: SummaryKey) -> StreamSummary:
         """The summary of a reply whose like was not seen before. Its instants are set later."""
         before = self._others(0, found.start)
         after = self._others(found.end, len(self._body))
@@ -193,7 +189,7 @@ class _Reading:
         if any(chunk.choice not in (None, shape.choice) for _, chunk in others):
             raise _UnusualError
         chunks = [*(chunk for _, chunk in before), standing, *(chunk for _, chunk in after)]
-        summary = read_stream(chunks, ended=ended)
+        summary = read_stream(chunks)
         summary.answered_by = named_model([self._body])
         summary.text = found.text
         summary.unshown_tokens = unshown_tokens(summary)

@@ -227,13 +227,13 @@ def test_an_error_of_a_server_that_takes_no_more(error, turned_away):
 )
 def test_what_cannot_be_read_is_said_so(data):
     chunk = read(data)
-    assert chunk.undecodable
+    assert chunk.problem
     assert len(chunk.problem) < 200
     assert chunk.text == ""
 
 
 def test_text_of_another_type_in_completions():
-    assert read({"choices": [{"text": 1}]}, api="completions").undecodable
+    assert read({"choices": [{"text": 1}]}, api="completions").problem
 
 
 def test_a_whole_message_inside_an_event_is_no_stream():

@@ -90,7 +90,7 @@ def test_named_and_broken_events_are_not_taken_for_text():
     named = SSEEvent(good.data, "error", 0, 0)
     chunks = list(decode([good, good, broken, named], dialect("chat")))
     assert chunks[1] == Chunk(0, 0, text="a", choice=0)
-    assert chunks[2].undecodable
+    assert chunks[2].problem
     assert chunks[3] == dialect("chat").decode(named)
 
 

@@ -244,9 +244,9 @@ class Connection:
 class RefusedError(Exception):
     """The server refused the opening of a connection, or does not speak what it was asked to."""
 
-    def __init__(self, reason: str, end: End = End.GARBAGE) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason, self.end = reason, end
+        self.reason, self.end = reason, End.GARBAGE
         self.status: int | None = None
         """HTTP status of its answer; None where it is none."""
         self.headers: list[tuple[bytes, bytes]] = []
