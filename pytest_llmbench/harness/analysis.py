@@ -291,18 +291,15 @@ class LoadedTest:
                 remedy="measure with --llm-records=compact (the default) or full, and keep the folder "
                 "records next to report.json",
             )
-        noted, found = self._stored.loads(self.entry), []
-        for index, load in enumerate(noted):
-            later = (each for each in noted[index + 1 :] if each["label"] == load["label"])
-            following = next(later, {"attempt": 0})  # which may be a further attempt of this one
-            counts = following.get("attempt", 1) != load.get("attempt", 1) + 1
-            found.append(
-                LoadedLoad(
-                    load["label"], load.get("phase", "measure"), load.get("variant", ""),
-                    load["seen"]["shared_from"], counts, self._stored, self.entry, index,
-                )
-            )  # fmt: skip
-        return tuple(found)
+        noted = self._stored.loads(self.entry)
+        return tuple(
+            LoadedLoad(
+                load["label"], load.get("phase", "measure"), load.get("variant", ""),
+                load["seen"]["shared_from"], not _measured_again(noted, index),
+                self._stored, self.entry, index,
+            )
+            for index, load in enumerate(noted)
+        )  # fmt: skip
 
     @cached_property
     def records(self) -> RequestTable:
@@ -382,6 +379,14 @@ def load_report(path: str | os.PathLike[str]) -> LoadedReport:
     report = read_report(file)
     stored = StoredRecords(file.parent, report)
     return LoadedReport(file, report, tuple(LoadedTest(entry, stored) for entry in report.tests))
+
+
+def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:
+    """Whether the next load with the same label is a further attempt of this one."""
+    own = loads[index]
+    later = (load for load in loads[index + 1 :] if load["label"] == own["label"])
+    following = next(later, None)
+    return following is not None and following.get("attempt", 1) == own.get("attempt", 1) + 1
 
 
 CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
