@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.numbers import number, quantity, trimmed
 from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop, requests_of
 from pytest_llmbench.model.request import PlannedRequest, Turn
 from pytest_llmbench.registry import named, names
@@ -77,7 +78,7 @@ def schedule_ns(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.int64]:
     offsets_s = _offsets_s(load, count, seed)
     if count and not offsets_s[-1] < _LONGEST_S:
         raise SuiteError(
-            f"{count} requests at {load.rate:g} req/s would take {offsets_s[-1]:.3g} s",
+            f"{count} requests at {trimmed(load.rate)} req/s would take {quantity(offsets_s[-1], 's')}",
             where="arrival schedule",
             remedy="raise the rate or lower the number of requests",
         )
@@ -173,7 +174,7 @@ def count_within(load: OpenLoop, duration_s: float, seed: int, first: int = 0) -
     expected = load.rate * duration_s
     if not expected <= MOST_ARRIVALS:
         raise SuiteError(
-            f"{load.rate:g} req/s for {duration_s:g} s are {expected:.3g} requests",
+            f"{trimmed(load.rate)} req/s for {trimmed(duration_s)} s are {number(expected)} requests",
             where="arrival schedule",
             remedy=f"lower the rate or the duration: at most {MOST_ARRIVALS:,} requests are drawn",
         )

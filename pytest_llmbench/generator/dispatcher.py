@@ -16,6 +16,7 @@ from http import HTTPStatus
 from pytest_llmbench.generator.http.sockets import READ_BYTES
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport, abandon
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing import Clock
@@ -152,7 +153,7 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
     for since_ns, limit_s, what, name in waits:
         ends_ns = since_ns + round(limit_s * 1e9)
         if ends_ns <= now_ns:
-            return f"{what} within {limit_s:g} s ({name} deadline)", ends_ns
+            return f"{what} within {trimmed(limit_s)} s ({name} deadline)", ends_ns
         earliest = min(earliest, ends_ns)
     return None, earliest
 

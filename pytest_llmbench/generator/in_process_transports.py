@@ -16,6 +16,7 @@ import orjson
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping, TaskChannel
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import EncodeOptions
@@ -210,7 +211,7 @@ class Lifespan:
         answer = await self._ask("startup", within_s)
         if answer is None:
             self._task.cancel()
-            raise SUTError(f"the application did not start within {within_s:g} s (lifespan.startup)")
+            raise SUTError(f"the application did not start within {trimmed(within_s)} s (lifespan.startup)")
         if answer["type"] == "lifespan.startup.failed":
             raise SUTError(
                 f"the application failed to start: {answer.get('message') or 'it does not say why'}"

@@ -25,6 +25,7 @@ from pytest_llmbench.arrivals import Due, LiveAnswers, SessionFlow, turn_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
+from pytest_llmbench.model.numbers import quantity, trimmed
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest, Turn
@@ -63,9 +64,9 @@ class Pacer:
         limit_ns = self._most_behind_ns
         if limit_ns is not None and now_ns - instant_ns > limit_ns:
             raise BehindScheduleError(
-                f"the load generator was {(now_ns - instant_ns) / 1e9:.1f} s {BEHIND_SCHEDULE}, more than "
-                f"{limit_ns / 1e9:g} s: it stood still, or cannot send at this rate (free its cores, lower "
-                "the rate, or give more --llm-workers)"
+                f"the load generator was {quantity((now_ns - instant_ns) / 1e9, 's')} {BEHIND_SCHEDULE}, "
+                f"more than {trimmed(limit_ns / 1e9)} s: it stood still, or cannot send at this rate (free "
+                "its cores, lower the rate, or give more --llm-workers)"
             )
 
 

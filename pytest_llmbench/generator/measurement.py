@@ -24,6 +24,7 @@ from pytest_llmbench.generator.selfcheck import (
     of_loop_lags,
     switches_since,
 )
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import TIME_IS_UP, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord
@@ -209,7 +210,8 @@ class Measurement:
                 await self._dispatcher.drained()
         except TimeoutError:
             self.left_in_flight = len(self._dispatcher.in_flight)
-            self._dispatcher.halt(f"not complete {limit_s:g} s after the last submission (drain deadline)")
+            limit = f"{trimmed(limit_s)} s after the last submission (drain deadline)"
+            self._dispatcher.halt(f"not complete {limit}")
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Await ``work`` and return its result; ``None`` if the plan was stopped first."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.plan import Load
 from pytest_llmbench.model.records import MISSING, Records, empty_slot_share, replacement_lags_ns
 from pytest_llmbench.timing import Clock
@@ -141,8 +142,8 @@ class SleepWatch:
         if slept_ns < TOLERANCE_NS:
             return None
         return (
-            f"the measuring machine was suspended for {slept_ns / 1e9:.1f} s under load, in which its clock "
-            "stood still; measure again"
+            f"the measuring machine was suspended for {quantity(slept_ns / 1e9, 's')} under load, in which "
+            "its clock stood still; measure again"
         )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.wire.chunk import Chunk, Usage
 
@@ -191,7 +192,8 @@ def _of_times(record: RequestRecord) -> list[str]:
     for name, word in _TIMES:
         value = getattr(record, name)
         if value is not None and value > lasted_ns + CLOCKS_NS:
-            found.append(f"{word} of {value / 1e9:.3g} s in a request of {lasted_ns / 1e9:.3g} s")
+            lasted = quantity(lasted_ns / 1e9, "s")
+            found.append(f"{word} of {quantity(value / 1e9, 's')} in a request of {lasted}")
             setattr(record, name, None)
     return found
 

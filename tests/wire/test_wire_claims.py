@@ -96,7 +96,7 @@ def test_times_longer_than_the_request():
     record = _bounded([{"choices": [], "timings": {"queue_ms": 1e12, "prompt_ms": 3.0, "preemptions": 1e9}}])
     assert record.outcome is Outcome.UNDECODABLE
     assert record.error is not None
-    assert "a queue wait of 1e+09 s in a request of 0.009 s" in record.error
+    assert "a queue wait of 1000000000 s in a request of 0.009 s" in record.error
     assert (record.queue_wait_ns, record.prefill_ns, record.preemptions) == (None, 3_000_000, None)
 
 
@@ -111,7 +111,7 @@ def test_drafts_that_cannot_be(drafted, accepted):
 def test_a_loading_of_the_model_longer_than_the_request():
     record = _bounded([{"choices": [], "timings": {"load_duration": 10**18}}])
     assert record.outcome is Outcome.UNDECODABLE
-    assert "a loading of the model of 1e+09 s in a request of 0.009 s" in (record.error or "")
+    assert "a loading of the model of 1000000000 s in a request of 0.009 s" in (record.error or "")
     assert record.model_load_ns is None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.numbers import trimmed
 
 _REMEDY = "give core numbers such as 2,3 or 4-7, or auto (all cores of this process, in turn), or none"
 
@@ -121,7 +122,7 @@ class RaySpec:
     def __str__(self) -> str:
         address = "" if self.address is None else f":{self.address.removeprefix('ray:')}"
         asked = [] if self.workers is None else [f"workers={self.workers}"]
-        asked += [] if self.cpus == 1 else [f"cpus={self.cpus:g}"]
+        asked += [] if self.cpus == 1 else [f"cpus={trimmed(self.cpus)}"]
         return f"ray{address}" + ("?" + "&".join(asked) if asked else "")
 
 

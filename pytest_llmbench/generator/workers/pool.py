@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup, refuse_other_version
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.own_folder import own_folder
 
 _NOT_YET = Setup(Address(""), dialect="", model="")
@@ -184,7 +185,7 @@ class WorkerPool:
         where = f"worker {member.setup.number + 1}"
         remedy = f"try it by hand: {sys.executable} -P -m {__package__}.process 0"
         if not member.line.connection.poll(max(0.0, deadline_s - time.monotonic())):
-            raise GeneratorError(f"is not up after {_START_S:g} s", where=where, remedy=remedy)
+            raise GeneratorError(f"is not up after {trimmed(_START_S)} s", where=where, remedy=remedy)
         hello = member.line.receive()
         if hello is None:
             raise GeneratorError(f"did not start: it {member.ending()}", where=where, remedy=remedy)
