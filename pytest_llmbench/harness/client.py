@@ -19,7 +19,7 @@ from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, kept_prompt
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
 from pytest_llmbench.http_client import is_grpc, is_websocket, over_http, socket_path
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, RequestForm
@@ -317,7 +317,7 @@ class ReplyStream:
                 yield chunk
             self._end(End.COMPLETE)
         except TimeoutError:
-            self._end(End.TIMEOUT, f"not ended after {quantity(self._timeout_s, 's')}")
+            self._end(End.TIMEOUT, f"not ended after {trimmed(self._timeout_s)} s")
         except httpx.TimeoutException as error:
             self._end(End.TIMEOUT, self._client.explain(error))
         except httpx.ConnectError as error:

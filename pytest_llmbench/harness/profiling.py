@@ -21,7 +21,7 @@ from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.variant_servers import perform
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.model.numbers import Amount, quantity
+from pytest_llmbench.model.numbers import Amount, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
@@ -156,7 +156,7 @@ class _Profiler:
         perform(call, self.opened.executor.base.base_url, within, where=where)
 
     def _run(self, command: Sequence[str], where: str, limit_s: float) -> None:
-        limit = quantity(limit_s, "s")
+        limit = f"{trimmed(limit_s)} s"
         with tempfile.TemporaryFile() as said:  # no pipe, which a child that stays would keep open
             try:
                 done = subprocess.run(

@@ -16,7 +16,7 @@ from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS, seconds_of
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import HostLimits, named_values
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.spectral import Intervals
@@ -395,7 +395,7 @@ def _explain(detail: Any) -> str:
     elif detail["type"] in _WANTED:
         limits = detail.get("ctx", {}).items()
         what = _WANTED[detail["type"]].format_map(
-            {key: limit if isinstance(limit, str) else number(limit) for key, limit in limits}
+            {key: limit if isinstance(limit, str) else trimmed(limit) for key, limit in limits}
         )
     else:
         what = detail["msg"].lower()

@@ -81,13 +81,8 @@ class LLMBench:
         *,
         max_send_spread_ms: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
-        failures: Literal["left_out", "over_limit"] = "left_out",
         beside: Churn | None = None,
         prompts: int | Mapping[str, int] = 32,
-        max_makespan_s: float | Mapping[str, float] | None = None,
-        min_requests_per_s: float | Mapping[str, float] | None = None,
-        min_output_tok_s: float | Mapping[str, float] | None = None,
-        min_total_tok_s: float | Mapping[str, float] | None = None,
         ttft_mean_ms: float | Mapping[str, float] | None = None,
         ttft_p50_ms: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
@@ -100,6 +95,10 @@ class LLMBench:
         e2e_mean_ms: float | Mapping[str, float] | None = None,
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
@@ -122,8 +121,6 @@ class LLMBench:
         :param max_send_spread_ms: longest time between the first request sent and the last.
         :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
             requests as its limits and comparisons need; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
-            left out.
         :param beside: adapters that the engine unloads and loads during the load, by its own calls:
             ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param prompts: requests in the batch.
@@ -385,13 +382,8 @@ class LLMBench:
         min_tok_s_per_gpu: float | Mapping[str, float] | None = None,
         concurrency: int | Sequence[int] | Mapping[str, int] = 8,
         budget: float | str | None = None,
-        failures: Literal["left_out", "over_limit"] = "left_out",
         beside: Churn | None = None,
         prompts: int | Mapping[str, int] | None = None,
-        max_makespan_s: float | Mapping[str, float] | None = None,
-        min_requests_per_s: float | Mapping[str, float] | None = None,
-        min_output_tok_s: float | Mapping[str, float] | None = None,
-        min_total_tok_s: float | Mapping[str, float] | None = None,
         ttft_mean_ms: float | Mapping[str, float] | None = None,
         ttft_p50_ms: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
@@ -404,6 +396,10 @@ class LLMBench:
         e2e_mean_ms: float | Mapping[str, float] | None = None,
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "grid",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
@@ -430,8 +426,6 @@ class LLMBench:
         :param concurrency: requests in flight, or a list of such numbers.
         :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
             requests as its limits and comparisons need; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
-            left out.
         :param beside: adapters that the engine unloads and loads during the load, by its own calls:
             ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param prompts: requests in each cell (default: 10 per request in flight, at least 32).
@@ -623,10 +617,6 @@ class LLMBench:
     def job(
         *,
         prompts: int | Mapping[str, int] = 1000,
-        max_makespan_s: float | Mapping[str, float] | None = None,
-        min_requests_per_s: float | Mapping[str, float] | None = None,
-        min_output_tok_s: float | Mapping[str, float] | None = None,
-        min_total_tok_s: float | Mapping[str, float] | None = None,
         ttft_mean_ms: float | Mapping[str, float] | None = None,
         ttft_p50_ms: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
@@ -639,12 +629,15 @@ class LLMBench:
         e2e_mean_ms: float | Mapping[str, float] | None = None,
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
         rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         concurrency: int | Mapping[str, int] | None = None,
         budget: float | str | None = None,
-        failures: Literal["left_out", "over_limit"] = "left_out",
         beside: Churn | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
@@ -677,8 +670,6 @@ class LLMBench:
         :param concurrency: most requests in flight, also with ``rate``; default: all.
         :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
             requests as its limits and comparisons need; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
-            left out.
         :param beside: adapters that the engine unloads and loads during the load, by its own calls:
             ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param workload: name of a workload, a workload object, or weights by name.
@@ -1087,13 +1078,8 @@ class LLMBench:
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | Sequence[Any] | None = None,
         burstiness: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
-        failures: Literal["left_out", "over_limit"] = "left_out",
         beside: Churn | None = None,
         prompts: int | Mapping[str, int] | None = None,
-        max_makespan_s: float | Mapping[str, float] | None = None,
-        min_requests_per_s: float | Mapping[str, float] | None = None,
-        min_output_tok_s: float | Mapping[str, float] | None = None,
-        min_total_tok_s: float | Mapping[str, float] | None = None,
         ttft_mean_ms: float | Mapping[str, float] | None = None,
         ttft_p50_ms: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
@@ -1106,6 +1092,10 @@ class LLMBench:
         e2e_mean_ms: float | Mapping[str, float] | None = None,
         e2e_p50_ms: float | Mapping[str, float] | None = None,
         e2e_p99_ms: float | Mapping[str, float] | None = None,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         adapters: Mapping[str, float] | Sequence[str] | None = None,
         seed: int | None = None,
@@ -1141,8 +1131,6 @@ class LLMBench:
         :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param budget: time that the test may take, ``"5m"`` or seconds. The test spends it on as many runs or
             requests as its limits and comparisons need; overrides ``--llm-budget``.
-        :param failures: ``"over_limit"``: a failed request counts as slower than the limit; otherwise it is
-            left out.
         :param beside: adapters that the engine unloads and loads during the load, by its own calls:
             ``churn({"sql": "/adapters/sql"}, rate=0.5)``.
         :param prompts: requests of a load that has no end of its own (default 1000).

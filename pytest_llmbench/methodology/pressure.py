@@ -35,7 +35,7 @@ from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
 from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, percentage
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, percent_label, percentage, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -230,7 +230,7 @@ class Oversubscribed(PressedLevels):
     unknown_case = "memory_pressure.unknown"
 
     def named(self, key: float) -> str:
-        return f"{key:g}%"
+        return percent_label(key)
 
     @property
     def beyond(self) -> list[float]:
@@ -244,7 +244,9 @@ class Oversubscribed(PressedLevels):
         return {percent: signs_of(self.levels[percent].observation) for percent in self.beyond}
 
     def said(self, keys: Sequence[float]) -> tuple[Note, ...]:
-        return tuple(Note.of("memory_at", level=f"{key:g} %", signs=self._signs[key].told) for key in keys)
+        return tuple(
+            Note.of("memory_at", level=f"{trimmed(key)} %", signs=self._signs[key].told) for key in keys
+        )
 
     def none(self, known: Sequence[float]) -> tuple[str, dict[str, Any]]:
         """The case by what would help: the level at which the KV cache would be full if it went on filling as
@@ -262,9 +264,9 @@ class Oversubscribed(PressedLevels):
         """Table 11: the draft's columns, and what the server reports on preemptions."""
         rows: tuple[Row, ...] = tuple(
             (
-                f"{percent:g}% (base)" if percent == 100 else f"{percent:g}%",
+                percent_label(percent) + (" (base)" if percent == 100 else ""),
                 seen.level.concurrency or 0,
-                *cells(metrics, (name.format(f"{percent:g}%") for name in _SHOWN)),
+                *cells(metrics, (name.format(percent_label(percent)) for name in _SHOWN)),
             )
             for percent, seen in self.levels.items()
         )
@@ -427,7 +429,7 @@ class IdleSessions(PressedLevels):
         )
 
     def named(self, key: float) -> str:
-        return f"{key:g} sessions"
+        return f"{trimmed(key)} sessions"
 
     @property
     def _first(self) -> float:
@@ -468,7 +470,7 @@ class IdleSessions(PressedLevels):
         passed = list(takewhile(lambda slots: self.levels[slots].level.passed, self.levels))
         failed = [slots for slots in self.levels if slots not in passed][:1]
         most = float(passed[-1]) if passed else 0.0
-        n, said = len(self.levels), f"levels: {most:.0f} passed" if passed else "levels: none passed"
+        n, said = len(self.levels), f"levels: {trimmed(most)} passed" if passed else "levels: none passed"
         found = Estimate(most, most, None, 0.95, n, said, "count", kind=EstimateKind.BRACKET)
         if not failed:
             return found.at_least(Reason.RANGE_ENDED, "that is the highest level")

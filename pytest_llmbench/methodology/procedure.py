@@ -28,6 +28,7 @@ from pytest_llmbench.model.draft import (
 )
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.request import OfSessions, Workload
@@ -197,7 +198,7 @@ class ByScale:
     full: float
 
     def __str__(self) -> str:
-        return f"{self.quick:,g} / {self.standard:,g} / {self.full:,g}"
+        return " / ".join(map(trimmed, (self.quick, self.standard, self.full)))
 
     def at(self, scale: Scale, asked: float | None = None) -> float:
         """The value at this scale. What a marker asks for takes precedence over ``standard``; it can only

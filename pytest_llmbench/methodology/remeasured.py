@@ -25,6 +25,7 @@ from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import percentage, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -162,7 +163,7 @@ def host_text(run: Observation) -> str:
     check = run.selfcheck
     full = check.cpu_share is not None and check.cpu_share > FULL_CORE_SHARE
     late_ns = check.send_lag_p99_ns if begun_late(run) else check.loop_lag_p99_ns
-    by = "" if late_ns is None else f" {late_ns / 1e6:.3g} ms"
+    by = "" if late_ns is None else f" {quantity(late_ns / 1e6, 'ms')}"
     what = f"the load generator fell{by} behind" if full else f"this machine woke up{by} late"
     helps = "lower the rate or give more --llm-workers" if full else "free its CPU"
     attempts = "1 attempt" if run.plan.attempt == 1 else f"{run.plan.attempt} attempts"
@@ -175,18 +176,22 @@ def _evidence(run: Observation) -> list[str]:
     if load.request_rate is not None and check.send_lag_p99_ns is not None:
         late = check.send_lag_p99_ns / 1e6
         limit = lag_limit_ns(load.request_rate, run.host_limits.send_lag_ns) / 1e6
-        told.append(f"sends behind their schedule by {late:.3g} ms at P99 (limit {limit:g} ms)")
+        told.append(
+            f"sends behind their schedule by {quantity(late, 'ms')} at P99 (limit {trimmed(limit)} ms)"
+        )
     if _ran_together(run):
         told += _ran_together(run)
         if check.loop_lag_p99_ns is not None:
-            told.append(f"the measuring loop late by {check.loop_lag_p99_ns / 1e6:.3g} ms at P99")
+            told.append(f"the measuring loop late by {quantity(check.loop_lag_p99_ns / 1e6, 'ms')} at P99")
     told += [finding.message for finding in _spoiled(run)]
     if check.waited_for_core_share is not None:
-        told.append(f"ready to run and without a core for {check.waited_for_core_share:.1%} of the time")
+        told.append(
+            f"ready to run and without a core for {percentage(check.waited_for_core_share)} of the time"
+        )
     if check.stolen_share:
-        told.append(f"{check.stolen_share:.1%} of the CPU stolen by the hypervisor")
+        told.append(f"{percentage(check.stolen_share)} of the CPU stolen by the hypervisor")
     if check.cpu_share is not None and check.cpu_share > FULL_CORE_SHARE:
-        told.append(f"{check.cpu_share:.0%} of a core used by the measuring process")
+        told.append(f"{percentage(check.cpu_share)} of a core used by the measuring process")
     if check.priority:
         told.append(f"priority {check.priority}")
     return told

@@ -64,9 +64,8 @@ def number(value: float | None) -> str:
 
 
 def trimmed(value: float) -> str:
-    """A number without needless digits, as on an axis: ``0.5`` for 0.50 or 0.5000000001."""
-    text = number(float(f"{value:.6g}"))
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    """A number as it was given, with at most six digits and none that is needless: ``0.5``, ``512.35``."""
+    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:g}"
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -101,7 +100,7 @@ def percentage(share: float) -> str:
 
 def percent_label(percent: float) -> str:
     """A share of a capacity in names of levels and metrics, ``80%``: ``itl[80%].p99``."""
-    return f"{percent:g}%"
+    return f"{trimmed(percent)}%"
 
 
 def interval(lower: float | None, upper: float | None, unit: str = "", n: int | None = None) -> str:

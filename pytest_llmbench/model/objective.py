@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from pytest_llmbench.errors import LimitError, as_python
+from pytest_llmbench.model.numbers import trimmed
 
 _BARE = ("ratio", "count")
 """Units that need not be written."""
@@ -69,7 +70,7 @@ class Objective:
 
     def __str__(self) -> str:
         unit = "" if self.unit in _BARE else f" {self.unit}"
-        return f"{self.metric} {self.op} {self.limit:g}{unit}"
+        return f"{self.metric} {self.op} {trimmed(self.limit)}{unit}"
 
     @property
     def is_ceiling(self) -> bool:

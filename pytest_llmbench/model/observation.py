@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import shown
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
@@ -271,7 +272,7 @@ class HostLimits:
         for name in (each.name for each in fields(self)):
             own, limit = getattr(self, name), getattr(usual, name)
             held = own >= limit if name == "rate_share" else own <= limit  # False for a limit that is NaN
-            found += [] if held else [f"{name} {own:g}, usually {limit:g}"]
+            found += [] if held else [f"{name} {trimmed(own)}, usually {trimmed(limit)}"]
         return tuple(found)
 
 

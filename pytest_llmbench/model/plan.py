@@ -44,8 +44,8 @@ class Stage:
     to_rate: float
 
     def __str__(self) -> str:
-        rates = f"{self.rate:g}" if self.rate == self.to_rate else f"{self.rate:g} to {self.to_rate:g}"
-        return f"{self.name} {rates} req/s from {self.at_s:g} s"
+        rates = " to ".join(dict.fromkeys((trimmed(self.rate), trimmed(self.to_rate))))
+        return f"{self.name} {rates} req/s from {trimmed(self.at_s)} s"
 
     @property
     def requests(self) -> float | None:
@@ -94,14 +94,14 @@ def _of_all(read: Sequence[tuple[float, tuple[float, float], str]]) -> list[str]
     found = []
     names = [name for _, _, name in read]
     if read[0][0] != 0:
-        found.append(f"begins at second {read[0][0]:g}: the first stage begins at 0")
+        found.append(f"begins at second {trimmed(read[0][0])}: the first stage begins at 0")
     if any(later[0] <= earlier[0] for earlier, later in pairwise(read)):
         found.append("must have stages whose seconds ascend")
     if len(set(names)) < len(names):
         found.append(f"has a name twice: {', '.join(names)}")
     first, last = read[-1][1]
     if first != last:
-        found.append(f"ends with a ramp, which needs an end: add (second, {last:g}) or (second, 0)")
+        found.append(f"ends with a ramp, which needs an end: add (second, {trimmed(last)}) or (second, 0)")
     if found:
         return found
     if all(rates == (0, 0) for _, rates, _ in read):
@@ -329,9 +329,9 @@ class OpenLoop:
     def describe(self) -> str:
         if self.stages:
             return f"open loop, {', '.join(map(str, self.stages))}"
-        shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
+        shape = f", burstiness {trimmed(self.burstiness)}" if self.arrival == "gamma" else ""
         cap = "" if self.most_in_flight is None else f", at most {self.most_in_flight} in flight"
-        return _open_words(self.arrival, f"{self.rate:g}", of_sessions=self.of_sessions) + shape + cap
+        return _open_words(self.arrival, trimmed(self.rate), of_sessions=self.of_sessions) + shape + cap
 
 
 @dataclass(frozen=True, slots=True)

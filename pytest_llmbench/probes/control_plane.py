@@ -38,7 +38,7 @@ from pytest_llmbench.http_client import (
     user_agent,
     usual_headers,
 )
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.registry import load, required, transport_for
@@ -184,7 +184,7 @@ class ControlPlane(Closing):
         except Exception as error:
             if not expired.is_set():
                 raise
-            limit = quantity(limit_s, "s")
+            limit = f"{trimmed(limit_s)} s"
             what = f"connected, but the head of the answer was not complete within {limit}"
             remedy = "check the server and what is in front of it"
             raise SUTError(what, where=without_query(url), remedy=remedy) from error
@@ -386,12 +386,12 @@ def explain(
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused: nothing listens there", "start the server, or correct the port"
     if isinstance(error, httpx.ConnectTimeout):
-        what = f"no connection within {quantity(access.connect_s, 's')}"
+        what = f"no connection within {trimmed(access.connect_s)} s"
         return what, "check that host and port are right and that no firewall drops the packets"
     if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
         return f"unreachable: {cause.strerror}", "check the address and the route to it"
     if isinstance(error, httpx.TimeoutException):
-        what = f"connected, but no answer within {quantity(access.answer_s, 's')}"
+        what = f"connected, but no answer within {trimmed(access.answer_s)} s"
         return what, "check that the server is up and has loaded its model"
     if isinstance(error, _ENDED):
         return _explain_ended(url, error, may_speak_tls)

@@ -22,7 +22,7 @@ import httpx
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.http_client import is_grpc, is_websocket
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin, StreamingFact, SUTFact
-from pytest_llmbench.model.numbers import PLAIN, quantity
+from pytest_llmbench.model.numbers import quantity, trimmed
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
@@ -457,13 +457,13 @@ def when_ready(attempt: Callable[[], T], patience: Patience) -> T:
             waited_s = patience.monotonic_s() - began_s
             waited = f"{quantity(waited_s, 'count')} s"
             if waited_s >= patience.within_s > 0:
-                within = quantity(patience.within_s, PLAIN)
+                within = trimmed(patience.within_s)
                 what = f"not ready after {waited} (--llm-wait={within}); at last: {error.what}"
                 raise NotReadyError(what, where=error.where, remedy=error.remedy) from None
             if not patience.within_s:
                 remedy = f"{error.remedy}; {_HINT}"
                 raise NotReadyError(error.what, where=error.where, remedy=remedy) from None
-            within = f"{quantity(patience.within_s, PLAIN)} s"
+            within = f"{trimmed(patience.within_s)} s"
             patience.say(f"waiting for {error.where}: {error.what}; {waited} of {within}")
             patience.sleep(min(PAUSE_S, patience.within_s - waited_s))
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 16_384
@@ -58,7 +58,7 @@ class ChildServer:
             if not isinstance(error, ValueError | TimeoutError):
                 raise  # not ours, for instance Ctrl-C: only the child had to be ended first
             late = isinstance(error, TimeoutError)
-            how = f"is not ready after {quantity(deadline_s, 's')}" if late else "did not start"
+            how = f"is not ready after {trimmed(deadline_s)} s" if late else "did not start"
             raise SUTError(
                 f"the {name} {how} (exit status {self._child.returncode}){text}",
                 where=where or None,

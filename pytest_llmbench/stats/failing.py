@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import BUDGET_SPENT
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, RequestRecord
@@ -161,7 +162,7 @@ class FailureWatch:
             return None
         reason = (
             f"the SUT has stopped answering: the last {self._streak} requests that ended failed"
-            f" (the last one: {self._last}), and nothing was answered for {quiet_ns / 1e9:.1f} s"
+            f" (the last one: {self._last}), and nothing was answered for {quantity(quiet_ns / 1e9, 's')}"
         )
         # A system that answered nothing at all was gone before: that says nothing about this load.
         answered = self._answers > 0 or moved_ns is not None

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.request import Answers, Workload
 from pytest_llmbench.workloads.adapted import Cuts, SameLengths, WithCuts, WithFixedOutput
 from pytest_llmbench.workloads.lengths import Choice, Fixed, check_specification
@@ -119,7 +120,7 @@ def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
         raise SuiteError.from_mistakes(mistakes, where="mixture of workloads")
     # A whole number may be too large to be written as any other; the mixture refuses it.
     weights = [max(-LARGEST_WEIGHT, min(part.weight, LARGEST_WEIGHT)) for part in made]
-    called = " + ".join(f"{weight:g} {part.name}" for weight, part in zip(weights, made, strict=True))
+    called = " + ".join(f"{trimmed(weight)} {part.name}" for weight, part in zip(weights, made, strict=True))
     return mixture_of(name or called, made)
 
 

@@ -16,7 +16,7 @@ from itertools import accumulate, cycle, islice
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.numbers import percentage
+from pytest_llmbench.model.numbers import percentage, trimmed
 from pytest_llmbench.model.request import Answers, PlannedRequest, Session, Workload, stated_answers
 from pytest_llmbench.workloads.lengths import (
     LengthLaw,
@@ -369,7 +369,7 @@ def _part_mistakes(parts: tuple[Part, ...], fewest: int = 2) -> list[str]:
     for part in parts:
         if not 0 < part.weight <= LARGEST_WEIGHT:
             told = f"the weight of {part.name!r} is {shown(part.weight)}"
-            found.append(f"{told}: give a number above 0, at most {LARGEST_WEIGHT:g}")
+            found.append(f"{told}: give a number above 0, at most {trimmed(LARGEST_WEIGHT)}")
         mistakes = check_specification(part.workload)
         if not mistakes and "exact" in part.workload.specification()["input_length"]:
             mistakes = ["a mixture cannot have prompts of exact lengths: leave out exact = true"]

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.reply_checks import StructuredOutput, compact, parameters_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.adapted import FLAG_BLOCK, NO_OUTPUT, Cuts, sharing_flags
@@ -89,7 +90,7 @@ class Profile:
     @property
     def suggestions(self) -> tuple[str, ...]:
         """The suggested limits as text: ``ttft.p99 <= 500 ms``."""
-        return tuple(f"{metric} <= {limit:g} ms" for metric, limit in self.limits)
+        return tuple(f"{metric} <= {trimmed(limit)} ms" for metric, limit in self.limits)
 
     @property
     def own_law(self) -> LengthLaw:
@@ -354,7 +355,7 @@ def _sharing(heads: Heads | None) -> dict[str, Any]:
     if heads is None:
         return dict(NO_SHARING)
     law = spread(heads.tokens)
-    choice = f"Zipf, exponent {heads.exponent:g}" if heads.exponent else "all alike"
+    choice = f"Zipf, exponent {trimmed(heads.exponent)}" if heads.exponent else "all alike"
     told: dict[str, Any] = {
         "fraction": heads.share,
         "length": {"type": law.type, "params": dict(law.params)},

@@ -96,13 +96,14 @@ def figures(
 
 
 def at_least(least: int, what: str, counts: Callable[[EvidenceView], Mapping[Any, int]]) -> Predicate:
-    """A predicate that is met when each part of a run, by its label, counts at least so many."""
+    """A predicate that is met when each part of a run, by its label, counts at least so many. The run as a
+    whole has the label ``""``."""
 
     def predicate(view: EvidenceView) -> Answer:
-        counted = counts(view)
-        told = ", ".join(f"{label} {count}" for label, count in counted.items())
-        enough = min(counted.values()) >= least
-        return view.answer(enough, f"{what}: {told}", f"{what}: {told}; at least {least} are needed")
+        parts = counts(view)
+        told = ", ".join(f"{count} ({label})" for label, count in parts.items())
+        told = f"{parts['']} {what}" if "" in parts else f"{what}: {told}"
+        return view.answer(min(parts.values()) >= least, told, f"{told}; at least {least} are needed")
 
     return predicate
 

@@ -38,7 +38,7 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
 from pytest_llmbench.model.facts import ClockFact, Facts, Origin
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
@@ -276,7 +276,7 @@ class RayWorkerPool:
             answer = bridge.ask(message, limit_s, *ends)
             if answer is None:
                 raise GeneratorError(
-                    f"the Ray cluster does not answer within {quantity(limit_s, 's')}{bridge.last_lines()}",
+                    f"the Ray cluster does not answer within {trimmed(limit_s)} s{bridge.last_lines()}",
                     where=f"{WHERE} ({self._spec})",
                     remedy="see `ray status` on its head; from outside of the cluster use ray://HOST:10001",
                 )

@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount, Figure, Row, number, quantity
+from pytest_llmbench.model.numbers import Amount, Figure, Row, number, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, Quantity, Stage
@@ -153,7 +153,7 @@ class Parameters(job.Parameters):
         found = []
         if here < needed - 1e-9:
             found.append(
-                f"window_s={number(self.window_s)} has {number(here)} requests at "
+                f"window_s={trimmed(self.window_s)} has {number(here)} requests at "
                 f"{quantity(rate, 'req/s')}, and holds needs {number(needed)} for its percentiles: give a "
                 "longer window_s, or a lower percentile"
             )

@@ -18,7 +18,7 @@ from typing import Literal, Self
 from pytest_llmbench.errors import LLMBenchError, SUTError
 from pytest_llmbench.harness.execution import Around, Stoppable
 from pytest_llmbench.methodology.procedure import Procedure
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import AdapterCall, Observation
 from pytest_llmbench.model.plan import Churn, LoadPlan
 from pytest_llmbench.probes.access import Access
@@ -111,7 +111,7 @@ class _Caller:
             if not 200 <= answer.status < 300:
                 problem = classify_status(answer.status, answer.headers, answer.body)[1]
             elif not answer.ended:
-                problem = f"no end of the answer within {quantity(self._churn.timeout_s, 's')}"
+                problem = f"no end of the answer within {trimmed(self._churn.timeout_s)} s"
         except LLMBenchError as error:
             problem = error.what
         except Exception as error:  # noqa: BLE001  # whatever it is, no load is lost for it

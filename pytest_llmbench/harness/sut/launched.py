@@ -27,7 +27,7 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import STOP_S, GroupGuard, end_group, signal_group
 from pytest_llmbench.http_client import PORT, client_context, is_grpc
 from pytest_llmbench.model.facts import EndpointFact, Facts, Origin
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import keep_secrets_of_program
 
@@ -172,7 +172,7 @@ class LaunchedServer:
             if (ended := self.ended) is not None:
                 raise self.failure(f"{ended} before it was healthy")
             if time.monotonic() > deadline:
-                waited = quantity(launch.health_timeout_s, "s")
+                waited = f"{trimmed(launch.health_timeout_s)} s"
                 raise self.failure(f"not healthy within {waited} ({seen})")
             seen = _unhealthy(launch.health_url)
             if not seen:

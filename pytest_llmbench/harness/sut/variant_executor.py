@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError, shown
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, never_ends
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin
-from pytest_llmbench.model.numbers import number, quantity
+from pytest_llmbench.model.numbers import quantity, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome
@@ -82,7 +82,7 @@ def event_command(plan: LoadPlan, now_ns: Callable[[], int]) -> Generator[Event,
     where = f"event {shown(plan.event)}"
     if event.begun_ns is None:
         raise SuiteError(
-            f"the load ended before second {number(plan.event_at_s)}, so nothing happened in it",
+            f"the load ended before second {trimmed(plan.event_at_s)}, so nothing happened in it",
             where=where,
             remedy="lower event_at_s, or make the load longer",
         )

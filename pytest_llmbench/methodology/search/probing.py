@@ -19,7 +19,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.draft import GAP_SHARE
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import number, quantity
+from pytest_llmbench.model.numbers import number, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -195,12 +195,12 @@ class Probes:
         if self.load_model == "open":
             load, least = replace(self.law, rate=value), PROBE_REQUESTS.count(self.setting.scale)
             plan = self.sequence.open_loop(
-                self.setting, f"{value:g} req/s", load, self.duration_s, at_least=least
+                self.setting, f"{trimmed(value)} req/s", load, self.duration_s, at_least=least
             )
             return plan.with_(may_break=True)
         plan = self.sequence.closed_loop(
             self.setting,
-            f"{value:g} in flight",
+            f"{trimmed(value)} in flight",
             int(value),
             duration_s=self.duration_s,
             at_least=int(value),

@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import Holds, downwards, rate_of, value_of
 from pytest_llmbench.methodology.search.probing import searched as searching
 from pytest_llmbench.methodology.search.search import Searched
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -122,12 +122,12 @@ class Sustaining:
         def plan() -> LoadPlan:
             if self.searched.load_model == "open":
                 least = REPORTED_PROBES * PROBE_REQUESTS.count(setting.scale)
-                label_of, load = f"{label}{value:g} req/s", replace(self.law, rate=value)
+                label_of, load = f"{label}{trimmed(value)} req/s", replace(self.law, rate=value)
                 return sequence.open_loop(setting, label_of, load, self.duration_s, at_least=least)
             rate = rate_of(self.start)
             return sequence.closed_loop(
                 setting,
-                f"{label}{value:g} in flight",
+                f"{label}{trimmed(value)} in flight",
                 int(value),
                 duration_s=self.duration_s,
                 at_least=int(value),

@@ -57,7 +57,7 @@ from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, s
 from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, WorkloadFact
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, percent_label
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
@@ -387,7 +387,7 @@ def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
 
 
 def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> tuple[Note, ...]:
-    percent, rate = f"{parameters.load_percent:g}%", Amount(load.capacity.rps, "req/s")
+    percent, rate = percent_label(parameters.load_percent), Amount(load.capacity.rps, "req/s")
     source, wait = load.capacity.source, results.wait_source
     return (
         Note.of("mix_at", percent=percent, rate=rate, source=source),

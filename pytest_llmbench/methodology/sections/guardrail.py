@@ -69,7 +69,16 @@ from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, GuardrailFact, LoadFact, Origin, SUTFact, WarmupFact
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, quantity
+from pytest_llmbench.model.numbers import (
+    Amount,
+    Cell,
+    Figure,
+    Row,
+    cells,
+    percent_label,
+    quantity,
+    trimmed,
+)
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
@@ -137,7 +146,7 @@ class Parameters(TestParameters):
 
     @property
     def qualifiers(self) -> Sequence[str]:
-        return [_percent(percent) for percent in self.levels_percent]
+        return [percent_label(percent) for percent in self.levels_percent]
 
 
 @dataclass
@@ -243,7 +252,7 @@ class GuardrailRuns:
         own = self.requests(variant).next_part(
             self.setting, "level of guardrails", paired=not words, percent=percent, **asked
         )
-        label, least = f"{name} at {_percent(percent)}", PROBE_REQUESTS.count(self.setting.scale)
+        label, least = f"{name} at {percent_label(percent)}", PROBE_REQUESTS.count(self.setting.scale)
         return own.open_loop(self.setting, label, OpenLoop(rate), self.duration_s, at_least=least)
 
 
@@ -327,11 +336,11 @@ def _declared(parameters: Parameters, runs: GuardrailRuns) -> Facts:
 def _metrics(measured: GuardrailRuns) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for (name, percent), seen in measured.levels.items():
-        metrics |= qualified(seen.level.metrics, f"{name}@{_percent(percent)}")
+        metrics |= qualified(seen.level.metrics, f"{name}@{percent_label(percent)}")
     for percent in measured.parameters.levels_percent:
         overheads = _overheads(measured, percent)
         # Levels ascend, so the plain names are left to the highest.
-        metrics |= qualified(overheads, _percent(percent)) | overheads
+        metrics |= qualified(overheads, percent_label(percent)) | overheads
     full = max((percent for name, percent in measured.levels if name == FULL), default=None)
     if full is not None:
         metrics |= measured.levels[FULL, full].level.metrics
@@ -373,7 +382,7 @@ def _notes(measured: GuardrailRuns, capacity: SaturationRate) -> list[Note]:
         refused = int(seen.records.has_outcome(Outcome.REFUSED).sum())
         if refused:
             share = Amount(refused / max(len(seen.records), 1), "ratio")
-            level = _percent(percent)
+            level = percent_label(percent)
             found.append(Note.of("refused", configuration=name, level=level, count=refused, share=share))
     return found
 
@@ -396,7 +405,7 @@ def _cached(levels: Mapping[tuple[str, float], Seen], *, at_most: float = -1.0) 
     (name, percent), worst = max(known.items(), key=lambda entry: entry[1], default=(("", 0.0), -1.0))
     if worst <= at_most:
         return None
-    level = _percent(percent)
+    level = percent_label(percent)
     return Finding.of("equal_work", worst <= MOST_CACHED, worst, MOST_CACHED, configuration=name, level=level)
 
 
@@ -405,10 +414,6 @@ def _declared_off(parameters: Parameters, setting: Setting) -> bool:
     variants = (setting.variants.get(variant) for variant in parameters.configurations.values())
     declared = (setting.facts if info is None else setting.facts | info.facts for info in variants)
     return all(facts.value(SUTFact.PREFIX_CACHING) == "disabled" for facts in declared)
-
-
-def _percent(value: float) -> str:
-    return f"{value:g}%"
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
@@ -456,7 +461,9 @@ def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table
     )
     rate = next((seen.level.offered_rps for seen in by_configuration.values()), None)
     at = "" if rate is None else f" ({quantity(rate, 'req/s')})"
-    return Table("guardrail_latency", f"Guardrail Overhead at {percent:g} % of Capacity{at}", columns, rows)
+    return Table(
+        "guardrail_latency", f"Guardrail Overhead at {trimmed(percent)} % of Capacity{at}", columns, rows
+    )
 
 
 def throughput_table(
@@ -470,12 +477,12 @@ def throughput_table(
             NAMES[name],
             Figure(MAXIMUM, metrics[f"{MAXIMUM}[{name}]"], "both"),
             _signed(metrics, f"{REDUCTION}[{name}]"),
-            Figure(THROUGHPUT, metrics.get(f"{THROUGHPUT}[{name}@{percent:g}%]")),
-            _signed(metrics, f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]"),
+            Figure(THROUGHPUT, metrics.get(f"{THROUGHPUT}[{name}@{percent_label(percent)}]")),
+            _signed(metrics, f"{AT_EQUAL_LOAD}[{name}@{percent_label(percent)}]"),
         )
         for name in configurations
     )
-    at = f"at {percent:g} %"
+    at = f"at {trimmed(percent)} %"
     columns = ("Configuration", "Max Throughput", "Reduction", f"Throughput {at}", f"Reduction {at}")
     return Table("guardrail_throughput", "Throughput Impact", columns, rows)
 
@@ -557,7 +564,7 @@ class Maxima:
 def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> dict[str, Estimate]:
     """The reduction of output tokens per second where all configurations were offered the same requests."""
     return {
-        f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]": paired_throughput_reduction(
+        f"{AT_EQUAL_LOAD}[{name}@{percent_label(percent)}]": paired_throughput_reduction(
             window_of(levels[baseline, percent].observation), window_of(seen.observation)
         )
         for (name, percent), seen in levels.items()

@@ -63,6 +63,7 @@ from pytest_llmbench.model.numbers import (
     Row,
     cells,
     number,
+    percent_label,
     quantity,
 )
 from pytest_llmbench.model.objective import Objective
@@ -127,7 +128,7 @@ class Parameters(TestParameters):
 
     @property
     def qualifiers(self) -> Sequence[str]:
-        return [f"{percent:g}%" for percent in self.levels_percent]
+        return [percent_label(percent) for percent in self.levels_percent]
 
     @property
     def own_objectives(self) -> tuple[Objective, ...]:
@@ -165,7 +166,7 @@ class _Levels:
         def see(run: Observation) -> Seen:
             return level_of(
                 own.sent(run),
-                label=f"{percent:g}%",
+                label=percent_label(percent),
                 reference=self.capacity.reference,
                 seed=self.setting.seed,
                 role="level",
@@ -192,7 +193,7 @@ class _Levels:
             LEVEL_S.at(self.setting.scale, self.parameters.duration_s),
         )
         seconds = own.seconds_for(self.setting, load, self.count, least_s)
-        return own.open_loop(self.setting, f"{percent:g}% of saturation", load, seconds)
+        return own.open_loop(self.setting, f"{percent_label(percent)} of saturation", load, seconds)
 
     @property
     def count(self) -> int:
@@ -282,7 +283,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         if capacity.rps is not None:
             found.append(loads.plan(percent, loads.requests(percent)))
         else:
-            label = f"{percent:g}% of saturation"
+            label = f"{percent_label(percent)} of saturation"
             found.append(sequence.closed_loop(setting, label, 1, duration_s=None, at_least=loads.count))
         sequence.first += found[-1].requests
     return tuple(found)

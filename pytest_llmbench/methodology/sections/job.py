@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
@@ -86,7 +86,9 @@ class Parameters(AdaptiveParameters):
     min_total_tok_s: float | None = limit(
         "total_token_throughput", doc="least input and output tokens per second."
     )
-    # A job is what it is: these do not exist here.
+    # A job is what it is: these do not exist here. Its figures are exact, of the replies that it got, so a
+    # failed request has no place in them: max_error_share and completion_rate limit those.
+    failures: Literal["left_out"] = field(default="left_out", init=False, repr=False)
     requests: None = field(default=None, init=False, repr=False)
     max_requests: None = field(default=None, init=False, repr=False)
     max_seconds: None = field(default=None, init=False, repr=False)

@@ -60,7 +60,7 @@ from pytest_llmbench.metrics.kv_cache import (
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import IsolationFact, LoadFact, SUTFact
-from pytest_llmbench.model.numbers import Amount
+from pytest_llmbench.model.numbers import Amount, percent_label, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -167,7 +167,7 @@ class Parameters(TestParameters):
     def qualifiers(self) -> Sequence[str]:
         """The levels beyond capacity; none of sessions, whose share that completes is a criterion."""
         beyond = [percent for percent in self.levels_percent if percent > 100]
-        return [] if self.has_sessions else [f"{percent:g}%" for percent in beyond]
+        return [] if self.has_sessions else [percent_label(percent) for percent in beyond]
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -363,7 +363,7 @@ def _step(
             role="baseline" if lowest and percent == 100 else "overload",
         )
 
-    return Step(percent, f"{percent:g} %", plan, see)
+    return Step(percent, f"{trimmed(percent)} %", plan, see)
 
 
 def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
@@ -401,7 +401,7 @@ def _pressure_plan(
     concurrency = math.ceil(capacity * percent / 100)
     plan = own.closed_loop(
         setting,
-        f"{percent:g}% of capacity",
+        f"{percent_label(percent)} of capacity",
         concurrency,
         duration_s=LEVEL_S.at(setting.scale, parameters.duration_s),
         at_least=2 * concurrency,

@@ -53,7 +53,7 @@ from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact
-from pytest_llmbench.model.numbers import Cell, Row, cells, number, quantity
+from pytest_llmbench.model.numbers import Cell, Row, cells, number, quantity, trimmed
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
@@ -490,8 +490,8 @@ def _bracket(found: Found, unit: str) -> Estimate:
         return Estimate.undefined(unit=unit, method="no tested load held", n=tested, reason=Reason.NO_LEVEL)
     value, beyond = value_of(reported.runs[0]), lowest_beyond(reported.runs[0], levels, found.holds)
     why = lower_bound(reported.runs[0], levels, found.holds)
-    method = f"bracket of the search: {value:g} held"
-    method += "" if beyond is None else f", {beyond:g} did not"
+    method = f"bracket of the search: {trimmed(value)} held"
+    method += "" if beyond is None else f", {trimmed(beyond)} did not"
     found_it = Estimate(value, value, beyond, 0.95, tested, method, unit, kind=EstimateKind.BRACKET)
     return found_it if why is None else found_it.at_least(*why)
 

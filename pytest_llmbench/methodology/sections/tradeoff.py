@@ -44,7 +44,15 @@ from pytest_llmbench.methodology.search.search import (
 from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import NOT_MEASURED, Amount, Figure, Row, cells, quantity
+from pytest_llmbench.model.numbers import (
+    NOT_MEASURED,
+    Amount,
+    Figure,
+    Row,
+    cells,
+    percent_label,
+    quantity,
+)
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Band, Line, Plot, Table, TestResult, WarmupReport
@@ -174,7 +182,7 @@ class _Sweep:
 
     def plan(self, percent: float, own: RequestSlice) -> LoadPlan:
         load, least = OpenLoop(self.capacity.percent(percent)), PROBE_REQUESTS.count(self.setting.scale)
-        return own.open_loop(self.setting, f"{percent:g}%", load, self.duration_s, at_least=least)
+        return own.open_loop(self.setting, percent_label(percent), load, self.duration_s, at_least=least)
 
     def level(self, percent: float) -> Procedure[None]:
         own, limits = self.requests(percent), self.parameters.constraint
@@ -229,7 +237,7 @@ class _Sweep:
         highest = max(GRID)
         further = [s.level.label for s in self.levels if (s.level.percent_of_capacity or 0) > highest]
         if further and max(self.parameters.levels_percent) <= highest:
-            notes.append(Note.of("levels_added", highest=f"{highest:g}%", last=further[-1]))
+            notes.append(Note.of("levels_added", highest=percent_label(highest), last=further[-1]))
         if not self.saturated:
             notes.append(Note.of("nothing_saturated", generator=self.over))
         note = Reference.of(self.levels[0].level).note

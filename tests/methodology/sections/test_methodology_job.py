@@ -153,6 +153,7 @@ def test_a_percentile_at_the_end_of_the_first_wave_warns(keywords: dict[str, Any
         ({"num_prompts": 10}, "did you mean prompts"),
         ({"max_requests": 10}, "unknown parameter 'max_requests'"),
         ({"steady": True}, "unknown parameter 'steady'"),
+        ({"failures": "over_limit"}, "unknown parameter 'failures'"),
         ({"prompts": 0}, "prompts must be at least 1"),
         ({"prompts": "auto"}, "prompts must be a whole number"),
         ({"arrival": "gamma"}, "arrival needs rate"),
