@@ -97,15 +97,15 @@ class GroupGuard:
 
     def watch(self, leader: int) -> None:
         """Watch a process group. ``leader``: process id of its first process, which has just been started."""
-        self._say(f"{leader} {started(leader)}\n".encode())
+        self._write(f"{leader} {started(leader)}\n".encode())
 
     def dismiss(self) -> None:
         """End the guard: the group has ended, or never existed. Safe to call twice."""
-        self._say(_OVER)
+        self._write(_OVER)
         with contextlib.suppress(OSError, ValueError):
             self._process.communicate()
 
-    def _say(self, line: bytes) -> None:
+    def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # somebody has ended it, or it is dismissed
             self._process.stdin.write(line)

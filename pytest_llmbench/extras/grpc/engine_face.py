@@ -205,7 +205,7 @@ class _IdsReply(ChunkedReply):
     async def fail(self, message: str) -> None:
         self.call.outbox.end(RefusalError(500, message))
 
-    async def _say(self, texts: list[str]) -> None:
+    async def _send_texts(self, texts: list[str]) -> None:
         """Hand tokens to gRPC, which writes them at once if the client reads."""
         self.truth.note_write(self._clock())
         self._ids = [self.call.tokenizer.encode(text)[0] for text in texts]
@@ -424,7 +424,7 @@ class _TextReply(ChunkedReply):
     async def fail(self, message: str) -> None:
         self.call.fail(RefusalError(500, message))
 
-    async def _say(self, texts: list[str]) -> None:
+    async def _send_texts(self, texts: list[str]) -> None:
         self.truth.note_write(self._clock())
         self.call.send_text("".join(texts))
 

@@ -124,7 +124,9 @@ class Generation:
                 release = Release(guardrails)
                 reply = filtered = FilteredReply(reply, release, sequence, driver.clock, driver.note_end)
                 stack.callback(asyncio.create_task(filtered.run()).cancel)
-            waiting = Waiting(sequence, reply, session, lambda: self._say(texts, truth, sequence, admitted))
+            waiting = Waiting(
+                sequence, reply, session, lambda: self._settle(texts, truth, sequence, admitted)
+            )
             self._submit(waiting, conduct)
             self._live[face] = truth
             stack.callback(self._live.pop, face, None)
@@ -172,7 +174,7 @@ class Generation:
         sequence = admitted.sequence(request, prompt_tokens, request_id=request_id, token_ids=known)
         return sequence, truth, admitted
 
-    def _say(
+    def _settle(
         self, texts: TokenTexts, truth: GroundTruth, sequence: EngineSequence, admitted: Admitted
     ) -> None:
         """Settle the text of the tokens, now that their number is known."""

@@ -51,7 +51,7 @@ class Reply(Protocol):
 
 class ChunkedReply:
     """A reply whose tokens are gathered into chunks, each of one field of the delta. What a chunk becomes is
-    told by :meth:`_say`."""
+    told by :meth:`_send_texts`."""
 
     def __init__(
         self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int] | None, clock: Clock
@@ -92,9 +92,9 @@ class ChunkedReply:
         thoughts = max(0, self._texts.reasoning_tokens - (self.truth.output_tokens - len(pending)))
         visible = bool("".join(pending[thoughts:]).strip())
         self.truth.note_content(self._clock(), visible=visible, thought=thoughts > 0)
-        await self._say(pending)
+        await self._send_texts(pending)
 
-    async def _say(self, texts: list[str]) -> None:
+    async def _send_texts(self, texts: list[str]) -> None:
         """Send a chunk of these tokens, which are of the field ``self._field``."""
         raise NotImplementedError
 
@@ -380,7 +380,7 @@ class EventReply(ChunkedReply):
         await self._write([self._events.error(RefusalError(500, message))])
         self._way.over.set()
 
-    async def _say(self, texts: list[str]) -> None:
+    async def _send_texts(self, texts: list[str]) -> None:
         self._events.tool = self._texts.tool
         kind = _KINDS.get(self._field, "reasoning_text")
         await self._write(self._events.delta(kind, "".join(texts)))

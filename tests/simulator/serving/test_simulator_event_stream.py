@@ -107,7 +107,7 @@ class _Gathered(ChunkedReply):
         truth = GroundTruth("id", 0, 5)
         super().__init__(texts, truth, sizes, lambda: 10 * (len(self.chunks) + 1))
 
-    async def _say(self, texts: list[str]) -> None:
+    async def _send_texts(self, texts: list[str]) -> None:
         self.chunks.append(len(texts))
 
     async def finish(self, reason: str) -> bool:
