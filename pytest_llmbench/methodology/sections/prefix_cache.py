@@ -502,31 +502,34 @@ def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
 def state_findings(by_state: Mapping[str, Seen]) -> tuple[Finding, ...]:
     """A finding for each run. A server that reports nothing about its cache gives a warning and does not void
     the run."""
-    return tuple(_state_finding(state, seen) for state, seen in by_state.items())
+    return tuple(
+        _empty(with_zeros(seen.records)) if state == COLD else _off_or_filled(state, seen)
+        for state, seen in by_state.items()
+    )
 
 
-def _state_finding(state: str, seen: Seen) -> Finding:
-    case = f"cache_{state}"
-    if state == COLD:
-        return _empty(case, with_zeros(seen.records))
+def _off_or_filled(state: str, seen: Seen) -> Finding:
     found = cached_input([seen.observation])
-    if found is None:
-        return Finding.of(f"{case}.untold", ok=True)
     if state == DISABLED:
-        return Finding.of(case, found.share <= MOST_WHEN_OFF, found.share, MOST_WHEN_OFF)
-    return Finding.of(case, found.share > 0, found.share)
+        if found is None:
+            return Finding.of("cache_disabled.untold", ok=True)
+        return Finding.of("cache_disabled", found.share <= MOST_WHEN_OFF, found.share, MOST_WHEN_OFF)
+    if found is None:
+        return Finding.of("cache_warm.untold", ok=True)
+    return Finding.of("cache_warm", found.share > 0, found.share)
 
 
-def _empty(case: str, records: Records) -> Finding:
+def _empty(records: Records) -> Finding:
     """The finding on the empty cache: the first request with each prefix must not find it there."""
     if not tells_cached(records):
-        return Finding.of(f"{case}.untold", ok=True)
+        return Finding.of("cache_cold.untold", ok=True)
     order = np.argsort(records.submitted_ns, kind="stable")
     usable = order[(records.ok & (records.cached_tokens != MISSING) & (records.prefix_id != MISSING))[order]]
     first = usable[np.unique(records.prefix_id[usable], return_index=True)[1]]
     hits = int((records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]).sum())
-    share = hits / len(first) if len(first) else 0.0
-    return Finding.of(case, share <= MOST_FIRST_HITS, share, MOST_FIRST_HITS, hits=hits, prefixes=len(first))
+    share, prefixes = hits / len(first) if len(first) else 0.0, len(first)
+    ok = share <= MOST_FIRST_HITS
+    return Finding.of("cache_cold", ok, share, MOST_FIRST_HITS, hits=hits, prefixes=prefixes)
 
 
 def unexplained(by_state: Mapping[str, Seen]) -> list[Unexplained | None]:
