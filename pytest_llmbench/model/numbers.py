@@ -65,7 +65,8 @@ def number(value: float | None) -> str:
 
 def trimmed(value: float) -> str:
     """A number as it was given, with at most six digits and none that is needless: ``0.5``, ``512.35``."""
-    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:g}"
+    whole = abs(value) < 1e15 and value == int(value)
+    return str(int(value)) if whole else f"{value:g}"
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -190,7 +190,7 @@ def test_a_call_that_hangs_is_a_finding_and_the_load_counts(engine: EmbeddedEngi
     assert seen.records.ok.all()
     assert took < seen.duration_s + 5
     (failed, behind) = [each for each in found.findings if "adapter" in each.check]
-    assert "no answer within 0.20 s" in failed.message
+    assert "no answer within 0.2 s" in failed.message
     assert behind.check == "adapter_calls_behind"
     assert found.metrics["adapter_load.p95"].point is None
 

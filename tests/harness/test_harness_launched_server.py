@@ -22,7 +22,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.metrics.server_side import startup_time
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.workloads.lengths import Fixed
@@ -153,7 +153,7 @@ def test_one_that_is_never_healthy() -> None:
         told = refused([*PROGRAM, "never-healthy"], timeout_s=timeout_s)
         if "(status 503)" in told:
             break
-    assert f"not healthy within {quantity(timeout_s, 's')} (status 503)" in told
+    assert f"not healthy within {trimmed(timeout_s)} s (status 503)" in told
     assert "| starting on " in told
 
 

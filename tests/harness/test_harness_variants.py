@@ -236,7 +236,7 @@ def test_a_server_that_ends_before_it_is_healthy(server: FakeLLMServer, opening:
 def test_a_server_that_never_gets_healthy_is_ended(server: FakeLLMServer, opening: Any) -> None:
     command = [*PROGRAM, "never-healthy"]
     sut = opening(server.url, slow={"command": command, "health": {"timeout_s": 0.6}})
-    with pytest.raises(SUTError, match=r"not healthy within 0\.60 s \(") as caught:
+    with pytest.raises(SUTError, match=r"not healthy within 0\.6 s \(") as caught:
         sut.run("slow")
     port = int(str(caught.value).split("http://127.0.0.1:")[1].split("/")[0])
     assert not answers(port)

@@ -344,7 +344,7 @@ def test_one_line_says_what_this_machine_did() -> None:
     )
     assert host_text(answer(plan, selfcheck=check)) == (
         "this machine woke up 44 ms late, measured by: sends behind their schedule by 44 ms at P99 (limit "
-        "10 ms); ready to run and without a core for 31.0% of the time; 2.0% of the CPU stolen by the "
+        "10 ms); ready to run and without a core for 31 % of the time; 2 % of the CPU stolen by the "
         "hypervisor; priority nice 0 (raising it to -10 was refused: Permission denied); 3 attempts void: "
         "free its CPU"
     )
@@ -354,7 +354,7 @@ def test_a_generator_with_too_much_to_do_is_told_otherwise() -> None:
     plan = LoadPlan("measure", workload("synthetic-uniform"), OpenLoop(20_000.0), 50, seed=1)
     text = host_text(answer(plan, selfcheck=replace(LATE, cpu_share=0.98)))
     assert text.startswith("the load generator fell 44 ms behind, measured by: ")
-    assert text.endswith("98% of a core used by the measuring process; 1 attempt void: lower the rate or "
+    assert text.endswith("98 % of a core used by the measuring process; 1 attempt void: lower the rate or "
                          "give more --llm-workers")  # fmt: skip
 
 

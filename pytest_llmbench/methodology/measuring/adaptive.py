@@ -36,7 +36,7 @@ from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount, quantity, trimmed
+from pytest_llmbench.model.numbers import Amount, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
@@ -442,7 +442,7 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
         look=verdict.looks,
         judged=verdict.n,
         slots=slots,
-        level=f"{trimmed(100 * verdict.estimates[0].level)} %",
+        level=Amount(verdict.estimates[0].level, "ratio"),
         usual=Amount(1 - ALPHA, "ratio"),
         figures_of=sent - (slots or 0),
     )

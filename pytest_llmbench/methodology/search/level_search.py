@@ -41,7 +41,7 @@ from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.numbers import percentage, quantity, trimmed
+from pytest_llmbench.model.numbers import number, percentage, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -456,9 +456,9 @@ class JobsFound(Tried):
             method = "no tested rate kept the limits"
             return Estimate.undefined(unit="count", method=method, n=n, reason=Reason.NO_LEVEL)
         slow, fast = self.began
-        method = f"bracket of the search: {passed} passed (began at {trimmed(slow)})"
+        method = f"bracket of the search: {passed} passed (began at {number(slow)})"
         upper = None if self.decided is None else max(float(self.decided), fast)
-        method += "" if self.decided is None else f", {self.decided} failed (began at {trimmed(fast)})"
+        method += "" if self.decided is None else f", {self.decided} failed (began at {number(fast)})"
         point, kind = float(passed), EstimateKind.BRACKET
         found = Estimate(point, min(point, slow), upper, 0.95, n, method, "count", kind=kind)
         return found if self.why_open is None else found.at_least(*self.why_open)

@@ -45,7 +45,7 @@ def test_a_launched_server_is_healthy_when_its_method_says_so() -> None:
 def test_a_launched_server_that_does_not_come_up_says_what_was_seen() -> None:
     asleep = [sys.executable, "-c", "import time; time.sleep(60)", "{port}"]
     with (
-        pytest.raises(SUTError, match=r"not healthy within 0\.50 s \(connection refused"),
+        pytest.raises(SUTError, match=r"not healthy within 0\.5 s \(connection refused"),
         launched_server(asleep, url="grpc://127.0.0.1:{port}", timeout_s=0.5),
     ):
         pass

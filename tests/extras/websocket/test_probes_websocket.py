@@ -165,9 +165,9 @@ def test_replies_that_do_not_end(serve_at: Serve) -> None:
     url = serve_at(says(*map(text, REPLY[:-1])))
     with pytest.raises(SUTError, match="does not end"):
         examine(url, model="m", access=HASTY)
-    with pytest.raises(SUTError, match=r"no answer within 0\.50 s"):
+    with pytest.raises(SUTError, match=r"no answer within 0\.5 s"):
         examine(serve_at(says()), model="m", access=HASTY)
-    with pytest.raises(SUTError, match=r"no answer within 0\.50 s"):
+    with pytest.raises(SUTError, match=r"no answer within 0\.5 s"):
         examine(serve_at(lambda conversation: conversation.wait(2.0)), model="m", access=HASTY)
 
 
