@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.model.estimate import OF_RUNS, Estimate, EstimateKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, Overload
-from pytest_llmbench.model.numbers import number, percentage, quantity
+from pytest_llmbench.model.numbers import number, percentage, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times_to_decide
@@ -92,7 +92,7 @@ def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
     saved = estimate.kind is EstimateKind.SAVED_SPREAD
     why = "with the saved spread" if saved else "while the noise of this system is unknown"
     larger, smaller = ("limit", "value") if limit >= point else ("value", "limit")
-    return f"the {larger} is {number(away)} times the {smaller}; {number(enough)} times is enough {why}"
+    return f"the {larger} is {number(away)} times the {smaller}; {trimmed(round(enough, 2))} times is enough {why}"
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:
