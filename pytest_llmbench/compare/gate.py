@@ -92,7 +92,8 @@ def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
     saved = estimate.kind is EstimateKind.SAVED_SPREAD
     why = "with the saved spread" if saved else "while the noise of this system is unknown"
     larger, smaller = ("limit", "value") if limit >= point else ("value", "limit")
-    return f"the {larger} is {number(away)} times the {smaller}; {trimmed(round(enough, 2))} times is enough {why}"
+    least = trimmed(round(enough, 2))
+    return f"the {larger} is {number(away)} times the {smaller}; {least} times is enough {why}"
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:
