@@ -29,6 +29,7 @@ from pytest_llmbench.stats.stationarity import (
     growth,
     in_flight_steps,
     is_growing,
+    least_squares_slope,
     segment_means,
     time_under_way,
 )
@@ -134,16 +135,10 @@ def steadiness(window: Window) -> Steadiness | None:
         return None
     fine = output_tokens_per_slice(window, TREND_SLICES)
     trend = None if fine is None else drift(fine)
-    return Steadiness(change, _slope_by_chance(coarse) if trend is None else not trend.drifting(most=0.0))
-
-
-def _slope_by_chance(slices: FloatArray) -> bool:
-    """Whether zero lies in the 95 % interval of the least-squares slope."""
-    at = np.arange(len(slices)) - (len(slices) - 1) / 2
-    slope = float(at @ slices) / float(at @ at)
-    rest = slices - slices.mean() - slope * at
-    error = np.sqrt(float(rest @ rest) / (len(slices) - 2) / float(at @ at))
-    return bool(abs(slope) <= _STUDENT * error)
+    if trend is not None:
+        return Steadiness(change, not trend.drifting(most=0.0))
+    slope, error = least_squares_slope(np.arange(SEGMENTS, dtype=np.float64), coarse)
+    return Steadiness(change, abs(slope) <= _STUDENT * error)
 
 
 _MEMORY_SLICES = 100

@@ -55,7 +55,7 @@ from pytest_llmbench.stats.batching import (
 )
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
-from pytest_llmbench.stats.stationarity import IntArray
+from pytest_llmbench.stats.stationarity import IntArray, least_squares_slope
 
 _LONG = 0.2
 """The share of the longest queue from which on a queue is long."""
@@ -153,20 +153,8 @@ def _of_run(run: Passage) -> _Run | None:
     edges = np.linspace(0, len(at) - 1, slices + 1).astype(np.int64)
     share = float(lasting[sending].sum()) / instants[1:][sending][-1]
     waits = (run.left_ns - run.sent_ns)[:before] / 1e9
-    slope = _slope(run.sent_ns[:before] - start_ns, waits)
+    slope = least_squares_slope((run.sent_ns[:before] - start_ns) / 1e9, waits)
     return _Run(np.diff(at[edges]) / np.diff(edges), share, *slope, before)
-
-
-def _slope(sent_ns: IntArray, waits_s: FloatArray) -> tuple[float, float]:
-    """The least-squares slope of waits over the instants of sending, and its standard error."""
-    sent_s = sent_ns / 1e9
-    around = sent_s - sent_s.mean()
-    squares = float(around @ around)
-    if squares == 0.0:
-        return 0.0, math.inf
-    slope = float(around @ waits_s) / squares
-    rest = waits_s - waits_s.mean() - slope * around
-    return slope, math.sqrt(float(rest @ rest) / (len(waits_s) - 2) / squares)
 
 
 _METHOD = "overload: as long as this run"

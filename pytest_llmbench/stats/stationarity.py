@@ -155,6 +155,18 @@ class Drift(NamedTuple):
         return self.p_value < 1 - level and abs(self.change) > most
 
 
+def least_squares_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """The slope Σ (x - x̄) y / Σ (x - x̄)² of the least-squares line through at least three points, in units of
+    ``y`` per unit of ``x``, and its standard error; 0 and infinity where all ``x`` are equal."""
+    around = x - x.mean()
+    squares = float(around @ around)
+    if squares == 0.0:
+        return 0.0, math.inf
+    slope = float(around @ y) / squares
+    rest = y - y.mean() - slope * around
+    return slope, math.sqrt(float(rest @ rest) / (len(y) - 2) / squares)
+
+
 def change_across(slices: FloatArray) -> float | None:
     """The relative change across the window, with its sign: slope per slice · number of slices / mean.
 

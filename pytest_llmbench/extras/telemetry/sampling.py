@@ -21,12 +21,13 @@ import numpy as np
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.extras.telemetry.reading import SourceError
 from pytest_llmbench.extras.telemetry.sampler import sources
-from pytest_llmbench.harness.execution import Stoppable
+from pytest_llmbench.harness.execution import Around, Stoppable
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
+from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord, Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.telemetry import DeviceSeries, Lost, Telemetry
 from pytest_llmbench.own_folder import own_folder
 from pytest_llmbench.store.records_file import not_on_disk
@@ -202,27 +203,6 @@ def _told(lines: Sequence[Line], source: str) -> bool:
     return any("devices" in line and line["source"] == source for line in lines)
 
 
-class SampledExecutor:
-    """An executor whose Observations of measured load carry the telemetry of the machine."""
-
-    def __init__(self, inner: Stoppable, sampler: Sampler) -> None:
-        self._inner, self._sampler = inner, sampler
-        self.stop = inner.stop
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        if plan.phase is not Phase.MEASURE:
-            return self._inner.run(plan, on_record)
-        self._sampler.ready()
-        seen = self._inner.run(plan, on_record)
-        return replace(seen, telemetry=self._sampler.during(seen.started_ns, seen.ended_ns))
-
-    def close(self) -> None:
-        try:
-            self._inner.close()
-        finally:
-            self._sampler.close()
-
-
 def accelerator(wanted: SampledMachine) -> str | None:
     """The model of the accelerators that the sources see now, in this process; None where they tell none, or
     several."""
@@ -233,9 +213,18 @@ def accelerator(wanted: SampledMachine) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def sampled(inner: Stoppable, wanted: SampledMachine) -> SampledExecutor:
-    """The executor, with the telemetry of the machine that is asked for."""
-    return SampledExecutor(inner, Sampler(wanted))
+def sampled(inner: Stoppable, wanted: SampledMachine) -> Around:
+    """The executor; Observations of measured load carry the telemetry of the machine that is asked for."""
+    sampler = Sampler(wanted)
+
+    def around(plan: LoadPlan) -> Procedure[Observation]:
+        if plan.phase is not Phase.MEASURE:
+            return (yield plan)
+        sampler.ready()
+        seen = yield plan
+        return replace(seen, telemetry=sampler.during(seen.started_ns, seen.ended_ns))
+
+    return Around(inner, around, sampler.close)
 
 
 @dataclass

@@ -49,6 +49,7 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.request import USUAL, Session, TurnClass
 from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.stats.stationarity import least_squares_slope
 
 
 class Level(NamedTuple):
@@ -533,9 +534,7 @@ def _behind(counted: Records) -> tuple[str, ...]:
     x, y = begun_s[jobs.complete], jobs.llm_s[jobs.complete]
     if len(x) < _FEWEST_FOR_SLOPE or np.ptp(x) == 0:
         return ()
-    x, y = x - x.mean(), y - y.mean()
-    slope = float(x @ y / (x @ x))
-    error = float(np.sqrt(np.square(y - slope * x).sum() / (len(x) - 2) / (x @ x)))
+    slope, error = least_squares_slope(x, y - y.mean())
     if slope <= 1 / COMPLETION_SHARE - 1 or slope <= _CHANCE * error:
         return ()
     share, limit = percentage(1 / (1 + slope)), percentage(COMPLETION_SHARE)

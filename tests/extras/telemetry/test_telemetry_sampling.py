@@ -17,7 +17,7 @@ from served_load import PATIENT
 from waiting import wait_for
 
 from pytest_llmbench.extras.telemetry.metrics import energy
-from pytest_llmbench.extras.telemetry.sampling import SampledExecutor, Sampler, sampled
+from pytest_llmbench.extras.telemetry.sampling import Sampler, sampled
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.settings import Settings
@@ -142,12 +142,13 @@ def test_energy_of_a_served_load_is_that_of_the_engine_within_a_hundredth() -> N
     assert measured == pytest.approx(curve.joules(seen.ended_ns) - curve.joules(seen.started_ns), rel=0.01)
 
 
-def test_the_sut_file_says_what_is_sampled(tmp_path: Path) -> None:
+def test_the_sut_file_says_what_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SampledMachine] = []
+    monkeypatch.setattr(Sampler, "__init__", lambda _, wanted: made.append(wanted))
     sut = tmp_path / "sut.toml"
     sut.write_text("[telemetry]\nthis_host = true\n")
     access = SUTAccess.to(SUT("replay"), Settings(), read_sut_file(sut))
     wrapped = access.sampled(LoadGenerator.__new__(LoadGenerator), here=False, pid=7)
-    assert isinstance(wrapped, SampledExecutor)
-    assert wrapped._sampler._wanted == SampledMachine(this_host=True, pid=7, currency="USD")
+    assert made == [SampledMachine(this_host=True, pid=7, currency="USD")]
     without = SUTAccess.to(SUT("replay"), Settings(), None)
     assert without.sampled(wrapped, here=True, pid=7) is wrapped
