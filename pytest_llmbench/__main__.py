@@ -53,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     if command is not None:
         return _unless_nobody_reads(command, given[1:])
     asked = given[:1] in (["-h"], ["--help"])
-    print(_usage(), end="", file=sys.stdout if asked else sys.stderr)
+    told = registry.every("commands").items()
+    lines = [f"  {name:<10}  {(command.__doc__ or '').partition(chr(10))[0]}\n" for name, command in told]
+    print(_USAGE.format(more="".join(lines)), end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
 
 
@@ -62,12 +64,6 @@ def _command(name: str) -> Callable[[list[str]], int] | None:
         found: Callable[[list[str]], int] = import_module(f"pytest_llmbench.{_COMMANDS[name]}").main
         return found
     return None if name.startswith("-") else registry.named("commands", name)
-
-
-def _usage() -> str:
-    told = registry.every("commands").items()
-    lines = [f"  {name:<10}  {(command.__doc__ or '').partition(chr(10))[0]}" for name, command in told]
-    return _USAGE.format(more="".join(f"{line}\n" for line in lines))
 
 
 def _unless_nobody_reads(command: Callable[[list[str]], int], arguments: list[str]) -> int:

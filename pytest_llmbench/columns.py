@@ -288,7 +288,9 @@ class BlockFile:
                 constants[name] = int(values[0])
             elif len(values):
                 starts[name] = self._end
-                self._write(values)
+                self._file.seek(self._end)
+                write_all(self._file, values)
+                self._end += values.nbytes
         entries = {name: len(block.entries[name]) for name in PER_ENTRY}
         self.places.append(Place(len(block), int(block.keys()[0]), entries, starts, constants))
 
@@ -308,11 +310,6 @@ class BlockFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def _write(self, values: Array) -> None:
-        self._file.seek(self._end)
-        write_all(self._file, values)
-        self._end += values.nbytes
 
     def _read(self, length: int) -> bytearray:
         data = bytearray(length)
@@ -555,7 +552,11 @@ class RecordLog:
         self._blocks.append(block)
         self._held_bytes += block.nbytes
         if self._held_bytes > self._memory_bytes:
-            self._spill()
+            self._file = BlockFile()
+            self._file.vocabulary = self._vocabulary
+            for held in self._blocks:
+                self._file.append(held.in_order())
+            self._blocks.clear()
 
     def records(self) -> Records:
         """All requests added, in order of submission."""
@@ -571,13 +572,6 @@ class RecordLog:
         self._blocks.clear()
         if self._file is not None:
             self._file.close()
-
-    def _spill(self) -> None:
-        self._file = BlockFile()
-        self._file.vocabulary = self._vocabulary
-        for block in self._blocks:
-            self._file.append(block.in_order())
-        self._blocks.clear()
 
 
 def together(

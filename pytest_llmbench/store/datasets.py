@@ -65,7 +65,7 @@ def read_rows(path: Path, format_: FileFormat | None = None) -> Iterator[Mapping
     The format is that of the suffix, ``.gz`` aside, unless it is given. Raises SuiteError that names the
     file and the line for what cannot be read.
     """
-    return _unbroken(rows_of(path, format_), path)
+    return _unbroken(rows_of(path, format_), path)  # which refuses an unknown suffix at once
 
 
 def _unbroken(rows: Iterable[tuple[str, Any]], path: Path) -> Iterator[Mapping[str, Any]]:
@@ -168,7 +168,8 @@ def scored_prompts(
     for number, row in enumerate(rows):
         prompt = _text(row, (prompt_field,) if prompt_field else PROMPT_FIELDS)
         told = next((row[name] for name in wanted if row.get(name) not in (None, "")), None)
-        answer = _text({"answer": _as_text(told)}, ("answer",))
+        is_number = isinstance(told, int | float) and not isinstance(told, bool)
+        answer = _text({"answer": str(told) if is_number else told}, ("answer",))
         if prompt is None or answer is None:
             missing = (prompt_field or " or ".join(PROMPT_FIELDS)) if prompt is None else " or ".join(wanted)
             mistakes.append((number, f"row {number} has no text under {missing}; it has {_names(row)}"))
@@ -176,10 +177,11 @@ def scored_prompts(
         try:
             if scorer == "choice" and (listed := next(filter(None, map(row.get, CHOICES_FIELDS)), None)):
                 choices = _choices(listed)
-                prompt, answer = (
-                    "\n".join((prompt, "", *_lettered(choices), "", _ASKED)),
-                    _letter(told, choices),
+                lettered = (
+                    f"{letter}. {text.strip()}"
+                    for letter, text in zip(LETTERS, choices.values(), strict=False)
                 )
+                prompt, answer = "\n".join((prompt, "", *lettered, "", _ASKED)), _letter(told, choices)
             expected = ExpectedAnswer.of(answer, scorer, f"row {number}")
             made.append(Prompt(prompt, max_tokens, expected=expected))
         except SuiteError as error:
@@ -208,10 +210,6 @@ def _choices(given: Any) -> dict[str, str]:
     return dict(zip(map(str, labels), texts, strict=True))
 
 
-def _lettered(choices: Mapping[str, str]) -> list[str]:
-    return [f"{letter}. {text.strip()}" for letter, text in zip(LETTERS, choices.values(), strict=False)]
-
-
 def _letter(answer: Any, choices: Mapping[str, str]) -> str:
     """The letter of the right choice: the answer is its index, its label or its text."""
     found: list[int] = []
@@ -223,10 +221,6 @@ def _letter(answer: Any, choices: Mapping[str, str]) -> str:
     if len(found) != 1:
         raise SuiteError(f"the answer {shown(answer)} is not one of the {len(choices)} choices")
     return LETTERS[found[0]]
-
-
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def code_texts(
@@ -310,14 +304,9 @@ def _python(text: str) -> list[str]:
     prompts = []
     for node in sorted(found, key=lambda node: node.lineno):
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        end = _body_begins(node)
+        end = node.body[0].lineno
+        if ast.get_docstring(node, clean=False) is not None:
+            end = (node.body[0].end_lineno or end) + 1
         if end > node.lineno:  # a body on the line of the signature leaves nothing to cut
             prompts.append(textwrap.dedent("".join(lines[first - 1 : end - 1])))
     return prompts
-
-
-def _body_begins(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The line of the first statement that is no docstring."""
-    if ast.get_docstring(node, clean=False) is None:
-        return node.body[0].lineno
-    return (node.body[0].end_lineno or node.body[0].lineno) + 1

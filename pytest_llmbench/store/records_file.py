@@ -204,7 +204,12 @@ class RecordsWriter:
             self._closing = True
             self._change.notify_all()
         self._thread.join()
-        self._end_file()
+        with self._file:
+            if self._packer is not None and self._failure is None:
+                try:
+                    self._to_disk(self._packer.flush(zlib.Z_FINISH))
+                except OSError as error:  # no line is lost
+                    self._failure = error
         if self._failure is not None:
             raise self._not_written(self._failure) from self._failure
 
@@ -244,14 +249,6 @@ class RecordsWriter:
         rest = memoryview(whole)
         while rest:
             rest = rest[self._file.write(rest) :]
-
-    def _end_file(self) -> None:
-        with self._file:
-            if self._packer is not None and self._failure is None:
-                try:
-                    self._to_disk(self._packer.flush(zlib.Z_FINISH))
-                except OSError as error:  # no line is lost
-                    self._failure = error
 
     def _not_written(self, error: OSError) -> StoreError:
         return self._error(error, f"{self._lost} records could not be written")

@@ -311,7 +311,8 @@ def _plain(pieces: list[bytes], whole: bytes) -> tuple[Sequence[str | bytes], st
     try:
         text = whole.decode("ascii" if whole.isascii() else "utf-8")
         if not whole.isascii() or not _needs_no_escape(text):
-            texts = read = [_unescaped(piece.decode()) for piece in pieces]
+            decoded = map(bytes.decode, pieces)
+            texts = read = [one if _needs_no_escape(one) else str(json.loads(f'"{one}"')) for one in decoded]
             text = "".join(read)
     except ValueError:  # not UTF-8, or not a JSON string
         raise _UnusualError from None
@@ -322,10 +323,6 @@ def _plain(pieces: list[bytes], whole: bytes) -> tuple[Sequence[str | bytes], st
 
 def _needs_no_escape(text: str) -> bool:
     return text.isprintable() and '"' not in text and "\\" not in text
-
-
-def _unescaped(text: str) -> str:
-    return text if _needs_no_escape(text) else str(json.loads(f'"{text}"'))
 
 
 HOLE = b"\0"

@@ -98,15 +98,15 @@ def made_trace(
         start = min(instants)
         if max(instants) - start > LONGEST_MS:
             raise SuiteError("spans more than a year", where=where, remedy="give a part of it")
-        kept = sorted((_moved(each, start) for each in kept), key=lambda each: each.offset_ms or 0.0)
+        moved = (
+            replace(
+                each, offset_ms=instant - start, end_ms=None if each.end_ms is None else each.end_ms - start
+            )
+            for each, instant in zip(kept, instants, strict=True)
+        )
+        kept = sorted(moved, key=lambda each: each.offset_ms or 0.0)
     done = (*steps, "requests without input or output tokens left out")
     return Trace(format_, tuple(kept), len(requests) - len(kept), block_tokens, done)
-
-
-def _moved(request: TraceRequest, start: float) -> TraceRequest:
-    assert request.offset_ms is not None
-    end_ms = None if request.end_ms is None else request.end_ms - start
-    return replace(request, offset_ms=request.offset_ms - start, end_ms=end_ms)
 
 
 def refuse(mistakes: Sequence[str], where: str, remedy: str | None = None) -> None:
