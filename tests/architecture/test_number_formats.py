@@ -64,7 +64,8 @@ def test_numbers_in_texts_are_written_in_one_place() -> None:
         for _ in formats(ast.parse(path.read_text("utf-8")))
     )
     for name in (FORMATS, *FOR_MACHINES):
-        assert found.pop(name), f"{name} formats no float any more: take it off the list"
+        missing = not (PACKAGE / name).exists()  # an extra that is left out
+        assert found.pop(name, 0) or missing, f"{name} formats no float any more: take it off the list"
     assert not found, "use quantity, number, percentage, duration or trimmed of model/numbers instead"
 
 
