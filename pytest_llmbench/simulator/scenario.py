@@ -32,7 +32,7 @@ from pytest_llmbench.model.facts import (
     TokenizerFact,
     WarmupFact,
 )
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.registry import named, names
 from pytest_llmbench.simulator.engine.config import (
     CheatOptions,
@@ -399,7 +399,7 @@ def disclosure(config: EngineConfig, deployment: Deployment | None = None) -> Fa
             WarmupFact.MODEL_LOADED: True,
             IsolationFact.ISOLATED_SYSTEM: True,
             IsolationFact.RECOVERY_PLAN: (
-                f"the engine starts again by itself in {quantity(config.recovery_ms, 'ms')}"
+                f"the engine starts again by itself in {trimmed(config.recovery_ms)} ms"
             ),
         },
         source=f"embedded engine, preset {config.name}",

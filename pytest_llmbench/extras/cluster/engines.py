@@ -79,23 +79,21 @@ class ClusterOptions(Deployment):
             },
         )
         found += [] if found else self._out_of_place()
-        wrong = out_of_range(
-            self,
-            {
-                "kv_transfer_gb_per_s": Range(above=True),
-                "kv_transfer_latency_us": Range(),
-                "router_max_lead": Range(),
-            },
-        )
+        ranges = {
+            "kv_transfer_gb_per_s": Range(above=True),
+            "kv_transfer_latency_us": Range(),
+            "router_max_lead": Range(),
+        }
         needs = {
             "kv_transfer_gb_per_s": (self.disaggregated, "only prefill_workers have anything to transfer"),
             "kv_transfer_latency_us": (self.disaggregated, "only prefill_workers have anything to transfer"),
             "router_max_lead": (self.router == "prefix", "only router=prefix looks at it"),
         }
         for name, (used, why) in needs.items():
-            if not used and (value := getattr(self, name)) != getattr(_PLAIN, name):
+            value = getattr(self, name)
+            if not used and value in ranges[name] and value != getattr(_PLAIN, name):
                 found.append(f"{name} is {shown(value)}, but {why}")
-        return found + wrong
+        return found + out_of_range(self, ranges)
 
     def _out_of_place(self) -> list[str]:
         prefill, decode = self.prefill_workers, self.decode_workers

@@ -302,7 +302,7 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
             call = await self._answer(request, received_ns, outbox, session_of(context), stream=False)
         except RefusalError as refusal:
             await abort_with(context, refusal)
-        return call.whole
+        return call.response
 
     async def _answer(
         self, request: Any, received_ns: int, outbox: Outbox, session: str | None, *, stream: bool
@@ -349,7 +349,7 @@ class _KServeCall(Face):
         self.one_chunk = not stream or _input(request, "stream") in (None, b"\x00")
         """Whether the whole text goes into one response."""
         self._failure: RefusalError | None = None
-        self.whole = self._response("")
+        self.response = self._response("")
         """The only response of a call that is not a stream."""
 
     def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int], /) -> Reply:
@@ -386,7 +386,7 @@ class _KServeCall(Face):
         if self._stream:
             self._outbox.put(kserve_pb.ModelStreamInferResponse(infer_response=response))
         else:
-            self.whole = response
+            self.response = response
 
     def finish(self) -> None:
         if self._stream and self._request.parameters[_WANTS_FINAL].bool_param:

@@ -30,7 +30,7 @@ class Range:
             return self.or_none
         if (self.above and value == self.least) or (self.below and value == self.most):
             return False
-        return math.isfinite(value) and self.least <= value <= self.most
+        return value != math.inf and self.least <= value <= self.most
 
     def __str__(self) -> str:
         least = f"above {self.least}" if self.above else f"{self.least} or more"
@@ -427,9 +427,14 @@ class PowerOptions:
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
         found = out_of_range(
-            self, {each.name: Range(or_none=True) for each in fields(self) if each.name != "power_fault"}
+            self,
+            {
+                each.name: Range(or_none=each.name == "idle_w")
+                for each in fields(self)
+                if each.name != "power_fault"
+            },
         )
-        if self.idle_w is None:
+        if self.idle_w is None and not found:
             found += [
                 f"{each.name} is {value}, but without idle_w nothing is known of power"
                 for each in fields(self)

@@ -85,10 +85,12 @@ class Guardrails:
         window, count = self.window_tokens, len(token_ns)
         if not self.holds or count == 0:
             return token_ns
-        release = Release(self)
-        released = [release.window(at_ns, window) for at_ns in token_ns[window - 1 :: window].tolist()]
+        released, free_ns, whole_ns = list[int](), 0, self.check_ns(window)  # the same as Release, at once
+        for at_ns in token_ns[window - 1 :: window].tolist():
+            free_ns = max(at_ns, free_ns) + whole_ns
+            released.append(free_ns)
         if rest := count % window:
-            released.append(release.window(int(token_ns[-1]), rest))
+            released.append(max(int(token_ns[-1]), free_ns) + self.check_ns(rest))
         return np.repeat(np.array(released, dtype=np.int64), window)[:count]
 
 
@@ -108,11 +110,6 @@ class Release:
         self._held += 1
         if self._held < self._guardrails.window_tokens and not last:
             return None
-        held, self._held = self._held, 0
-        return self.window(at_ns, held)
-
-    def window(self, at_ns: int, tokens: int) -> int:
-        """Check a window of so many tokens, the last of which was computed at ``at_ns``; returns when they
-        may leave."""
-        self._free_ns = max(at_ns, self._free_ns) + self._guardrails.check_ns(tokens)
+        self._free_ns = max(at_ns, self._free_ns) + self._guardrails.check_ns(self._held)
+        self._held = 0
         return self._free_ns

@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_llmbench.arrivals import Due, LiveAnswers, SessionFlow, sessions_of, starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
@@ -266,7 +266,7 @@ class ClientDeadlines:
         self._between_ns = round(limits.between_chunks_s * 1e9)
         self._shortest_ns = min(self._silence_ns, self._total_ns, self._drain_ns)
         silence, total, drain = (
-            quantity(each, "s") for each in (limits.between_chunks_s, limits.total_s, limits.drain_s)
+            f"{trimmed(each)} s" for each in (limits.between_chunks_s, limits.total_s, limits.drain_s)
         )
         self.silence_text = f"the stream fell silent within {silence} (between-chunks deadline)"
         self._total_text = f"the response was not complete within {total} (total deadline)"

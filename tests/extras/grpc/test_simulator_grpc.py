@@ -310,6 +310,14 @@ def test_a_truncated_stream_ends_without_complete() -> None:
         assert [message.WhichOneof("response") for message in messages] == ["chunk"] * 3
 
 
+def test_a_fault_in_a_stream_of_kserve_strikes_after_its_tokens() -> None:
+    scenario = "fast?fault=in_band_error&fault_after_tokens=3"
+    with EmbeddedEngine.start(scenario, grpc=True) as engine, dial(engine) as channel:
+        *chunks, failed = infer_all(channel, infer(parameters={"max_tokens": 20}))
+    assert len(chunks) == 3
+    assert failed.error_message
+
+
 def test_without_being_asked_there_is_no_grpc() -> None:
     with EmbeddedEngine.start() as engine:
         assert engine.grpc_target is None

@@ -163,6 +163,7 @@ def test_the_face_of_nvml_has_its_units_and_its_lost_gpu() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ("step_w=-1", r"step_w=-1.: step_w is -1; it must be 0 or more\n"),
         ("step_w=3", "step_w is 3.0, but without idle_w nothing is known of power"),
         ("power_fault=silent", "power_fault is silent, but without idle_w"),
         ("idle_w=-1", "idle_w is -1; it must be 0 or more"),
