@@ -93,6 +93,7 @@ def _session(name: str, endpoint: str, requests: int, rate: float, tokens: int) 
             f"--llm-endpoint={endpoint}",
         ]
         command += ["--llm-remeasure=0", "--llm-report=out"]
+        command += [f"--llm-caps=requests={2 * requests + 10_000}"]  # a session sends a million and no more
         began = time.monotonic()
         with (work / "said").open("wb") as said:
             process = subprocess.Popen(command, cwd=work, stdout=said, stderr=said)
