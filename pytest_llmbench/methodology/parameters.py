@@ -24,10 +24,11 @@ from pytest_llmbench.metrics.input_lengths import LABELS
 from pytest_llmbench.model.numbers import number
 from pytest_llmbench.model.objective import Objective, Op
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
-from pytest_llmbench.model.request import OfSessions, TurnClass, Workload
+from pytest_llmbench.model.request import TurnClass, Workload
 from pytest_llmbench.registry import Kind, names
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.profiles import without_output
+from pytest_llmbench.workloads.stream import streamed
 
 P = TypeVar("P", bound="TestParameters")
 
@@ -154,7 +155,7 @@ class TestParameters:
     @property
     def has_sessions(self) -> bool:
         """Whether the workload has sessions, and not single requests."""
-        return isinstance(find_workload(self.workload), OfSessions)
+        return streamed(find_workload(self.workload)).unit == "session"
 
     def not_of_this_kind(self) -> list[str]:
         """Mistakes: a workload of sessions in a test that sends single requests, where its turns would wait

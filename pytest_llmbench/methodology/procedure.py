@@ -31,8 +31,9 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
-from pytest_llmbench.model.request import OfSessions, Workload
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult, WarmupReport
+from pytest_llmbench.workloads.stream import streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def by_load(
     """The function of a test for single requests, or that for sessions where the workload has sessions."""
 
     def chosen(parameters: Any, setting: Setting) -> R:
-        own = of_sessions if isinstance(setting.workload, OfSessions) else of_requests
+        own = of_sessions if streamed(setting.workload).unit == "session" else of_requests
         return own(parameters, setting)
 
     return chosen

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, NetworkFact
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import quantity, trimmed
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.backlog import Backlog, backlog
@@ -299,7 +299,7 @@ def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Es
     if adjustment.get("applied") is not True or amount is None:
         return {}
     measured = (facts.value(NetworkFact.RTT_MS) or {}).get("p50")
-    declared = f"declared are {quantity(amount, 'ms')} of network time"
+    declared = f"declared are {trimmed(amount)} ms of network time"
     if measured is not None and amount > measured + ROUND_TRIP_TOLERANCE_MS:
         why = f"{declared}, a round trip of {quantity(measured, 'ms')} was measured"
     elif any(

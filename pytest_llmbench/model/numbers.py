@@ -64,9 +64,11 @@ def number(value: float | None) -> str:
 
 
 def trimmed(value: float) -> str:
-    """A number as it was given, with at most six digits and none that is needless: ``0.5``, ``512.35``."""
-    whole = abs(value) < 1e15 and value == int(value)
-    return str(int(value)) if whole else f"{value:g}"
+    """A number as it was given, with at most six digits and none that is needless: ``0.5``, ``512.35``.
+
+    Names of loads and levels are made with it, by which saved baselines are compared: it stays as it is.
+    """
+    return f"{value:g}"
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -435,8 +435,8 @@ def describe_loads(loads: Sequence[Load]) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return trimmed(low) if low == high else f"{trimmed(low)} to {trimmed(high)}"
+    low, high = (trimmed(float(f"{end:.4g}")) for end in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def _how_many(values: Sequence[float]) -> str:

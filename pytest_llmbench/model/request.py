@@ -445,22 +445,3 @@ def _too_long(session: Session, shared_tokens: int, context_tokens: int) -> list
         if len(over) > 1
         else f"{which} needs {max(needs)} tokens of context with the reply, the model has {context_tokens}"
     ]
-
-
-class _HasSessions(type):
-    def __instancecheck__(cls, workload: Any) -> bool:
-        foreign = hasattr(workload, "shapes") and hasattr(workload, "shared_tokens")
-        return bool(getattr(workload, "unit", "session" if foreign else "request") == "session")
-
-
-class OfSessions(metaclass=_HasSessions):
-    """A workload whose requests are turns; those of a session come one after the other, by number."""
-
-    @property
-    def shared_tokens(self) -> int:
-        """Length of the beginning that every prompt has, in tokens."""
-        raise NotImplementedError
-
-    def shapes(self, seed: int) -> Iterator[Session]:
-        """The sessions of the sequence of ``seed``, in order, without their content."""
-        raise NotImplementedError

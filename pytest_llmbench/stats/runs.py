@@ -44,8 +44,8 @@ def as_runs(samples: Samples) -> Runs:
 
 
 def events(runs: Sequence[npt.NDArray[np.bool_]]) -> Runs:
-    """Runs of boolean series as series of 0 and 1."""
-    return _Checked(run.astype(np.float64) for run in runs)
+    """Runs of boolean series as series of 0 and 1, without empty ones."""
+    return _Checked(run.astype(np.float64) for run in runs if run.size)
 
 
 def mean_of(samples: FloatArray) -> float:

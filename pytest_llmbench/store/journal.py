@@ -95,8 +95,8 @@ class Course:
                 # The duration tells the attempts of one test apart.
                 changed = {(one["nodeid"], one["duration_s"]): one["compliance"] for one in event["changes"]}
                 for entry in self.entries:
-                    key = (entry["nodeid"], entry["duration_s"])
-                    entry["compliance"] = changed.get(key, entry["compliance"])
+                    if (key := (entry["nodeid"], entry["duration_s"])) in changed:
+                        entry["compliance"] = changed[key]
             case "finished":
                 self.exit_status = int(event["exit_status"])
             case other:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.store.traces.request import instant_of, number_of, refuse, tokens_of
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, LogNormal, Normal, Uniform
 
@@ -99,7 +99,7 @@ def _law(table: Mapping[str, Any]) -> tuple[LengthLaw, _Quantile]:
     low, high = max(1, tokens_of(table, "min")), tokens_of(table, "max")
     mean, deviation = number_of(table, "mean"), instant_of(table, "standard_deviation")
     if high < low or not low <= mean <= high:
-        raise ValueError(f"min {low}, mean {number(mean)} and max {high} are not in order")
+        raise ValueError(f"min {low}, mean {trimmed(mean)} and max {high} are not in order")
     if low == high or (deviation == 0 and kind in ("normal", "log_normal", "fixed", "constant")):
         return Fixed(round(mean)), lambda _: mean
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.model.numbers import percentage
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.reply_checks import StructuredOutput, tools_of
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.tokens import reference_tokenizer
@@ -182,7 +182,10 @@ def told_of_cuts(stated: Any) -> str:
     """The cuts in words, ``users cut 25 % of the requests``, from ``specification()["cuts"]``; empty if there
     are none. The specification may come from a stored report, which need not be ours."""
     share = stated.get("share") if isinstance(stated, Mapping) else None
-    return f"users cut {percentage(share)} of the requests" if isinstance(share, int | float) else ""
+    if not isinstance(share, int | float):
+        return ""
+    percent = float(f"{100 * share:.3g}")  # a rule of the specification, by which baselines are compared
+    return f"users cut {trimmed(percent)} % of the requests"
 
 
 def seconds_law(value: Any, what: str) -> LengthLaw:

@@ -247,6 +247,8 @@ def _is_as_it_says(candidate: Workload) -> bool:
     """Whether a workload that claims to be a profile is that of the catalogue, except for changes that its
     specification declares."""
     if sources := streamed(candidate).sources:
+        if len(sources) > 1 and candidate.name.startswith(PREFIX):  # a mixture has a name of its own
+            return False
         return all(map(_is_as_it_says, sources))
     if isinstance(candidate, ProfileWorkload):
         return candidate.profile == profiles().get(candidate.profile.code)

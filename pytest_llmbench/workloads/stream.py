@@ -319,6 +319,13 @@ class ForeignWorkload(StreamedWorkload):
 
     base: Workload
 
+    def _own(self, method: str) -> Any:
+        """The method of the user's class; None for the default of a workload of ours to which it hands on
+        (``__getattr__``), which says nothing of the user's class."""
+        found = getattr(self.base, method, None)
+        default = getattr(StreamedWorkload, method)
+        return None if getattr(found, "__func__", None) is default else found
+
     @property
     def name(self) -> str:
         return self.base.name
@@ -341,11 +348,11 @@ class ForeignWorkload(StreamedWorkload):
         return found if isinstance(found, int) else None
 
     def with_lengths_of(self, seed: int) -> Workload:
-        relisted: Callable[[int], Workload] | None = getattr(self.base, "with_lengths_of", None)
+        relisted: Callable[[int], Workload] | None = self._own("with_lengths_of")
         return self.base if relisted is None else relisted(seed)
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
-        known: Callable[[int], Sequence[int]] | None = getattr(self.base, "shared_prefixes", None)
+        known: Callable[[int], Sequence[int]] | None = self._own("shared_prefixes")
         return () if known is None else known(seed)
 
     @property
@@ -354,7 +361,7 @@ class ForeignWorkload(StreamedWorkload):
 
     @property
     def unit(self) -> Unit:
-        both = hasattr(self.base, "shapes") and hasattr(self.base, "shared_tokens")
+        both = callable(self._own("shapes")) and hasattr(self.base, "shared_tokens")
         return "session" if both else "request"
 
     def shapes(self, seed: int) -> Iterator[Session]:
@@ -371,7 +378,7 @@ class ForeignWorkload(StreamedWorkload):
 
     @property
     def rewords_sessions(self) -> bool:
-        return self.unit == "session" and hasattr(self.base, "reworded")
+        return self.unit == "session" and self._own("reworded") is not None
 
     def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
         return self.base.reworded(numbers, seed, words_seed)  # type: ignore[attr-defined, no-any-return]

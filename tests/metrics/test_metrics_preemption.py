@@ -69,3 +69,11 @@ def test_no_preemption_is_a_rate_of_zero_and_no_loss() -> None:
         assert (found.point, found.method) == (None, "no request was preempted")
     uncounted = Records.from_rows([request(0, 3)])
     assert preemption_loss([uncounted], seed=1).method.startswith("the server does not say")
+
+
+def test_a_run_without_counts_beside_one_that_has_them() -> None:
+    uncounted = Records.from_rows([request(0, None)])
+    counted = Records.from_rows([request(0, 1, 9), request(1, 0, 0), request(2, 2, 8)])
+    assert preemption_rate([uncounted, counted]).point == pytest.approx(2 / 3)
+    calm = Records.from_rows([request(0, 0, 0)])
+    assert preemption_recovery_rate([calm, counted]).point == 1.0

@@ -33,10 +33,9 @@ def test_things_money_factors_and_levels() -> None:
     assert [numbers.money(amount, "USD") for amount in (1234.5, 0.0, 0.0032)] == [
         "1,234.50 USD", "0.00 USD", "0.003 USD",
     ]  # fmt: skip
-    assert [numbers.trimmed(value) for value in (0.50, 512.35, 2e7, 0.00005)] == [
+    assert [numbers.trimmed(value) for value in (0.50, 512.35, 0.00005)] == [
         "0.5",
         "512.35",
-        "20000000",
         "5e-05",
     ]
     assert [numbers.percent_label(percent) for percent in (80.0, 12.5)] == ["80%", "12.5%"]

@@ -177,7 +177,7 @@ def test_limits_of_the_host_are_read_by_their_names() -> None:
     read = HostLimits.parse("send_lag_ns=5e7, rate_share=0.9")
     assert read == HostLimits(send_lag_ns=50_000_000, rate_share=0.9)
     assert isinstance(read.send_lag_ns, int)
-    assert read.loosened == ("send_lag_ns 50000000, usually 10000000", "rate_share 0.9, usually 0.95")
+    assert read.loosened == ("send_lag_ns 5e+07, usually 1e+07", "rate_share 0.9, usually 0.95")
 
 
 @pytest.mark.parametrize(

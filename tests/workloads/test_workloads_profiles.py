@@ -24,6 +24,7 @@ from pytest_llmbench.workloads.mixture import Mixture, Part
 from pytest_llmbench.workloads.profiles import (
     LIMITED,
     ProfileWorkload,
+    groups,
     profile_workload,
     profiles,
     spread,
@@ -229,6 +230,9 @@ def test_the_data_file_is_whole() -> None:
         assert all(type(end) is int and 1 <= low <= high for low, high in ranges for end in (low, high)), code
         assert profile.calls is None or profile.heads.tokens[0] >= FEWEST_TOOL_TOKENS, code
         assert profile.latency in ("", "IN", "NR", "TO", "IN-NR", "NR-TO"), code
+        assert profile.group in groups(), code
+        assert profile.calls is None or 0 <= profile.calls <= 1, code
+        assert profile.cuts is None or 0 < profile.cuts.share <= 1, code
         assert all(name in LIMITED and limit > 0 for name, limit in profile.limits), code
 
 

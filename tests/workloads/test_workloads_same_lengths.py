@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
@@ -115,3 +117,31 @@ def test_texts_that_are_what_they_are_have_no_list() -> None:
     texts = DatasetWorkload("mine", (Prompt("Why?", 8),), DatasetIdentity("mine", "1", "all"))
     for base in (texts, workload("profile:FUNC"), Salted(SYNTHETIC_UNIFORM, "a"), workload("session:chat")):
         assert with_lengths_of(base, LIST) is base
+
+
+class Terse:
+    """A workload of the user's own that hands on what it does not define."""
+
+    name, standard = "terse", False
+
+    def __init__(self, base: Workload) -> None:
+        self.base = base
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.base, name)
+
+    def requests(self, count: int, seed: int) -> list[PlannedRequest]:
+        return [replace(request, max_tokens=5) for request in self.base.requests(count, seed)]
+
+
+def test_defaults_of_ours_say_nothing_of_a_class_that_hands_on() -> None:
+    terse: Workload = workload(Terse(SYNTHETIC_UNIFORM))  # type: ignore[arg-type]
+    assert streamed(terse).unit == "request"
+    listed = with_lengths_of(terse, LIST)
+    assert listed.name == "terse"
+    assert {request.max_tokens for request in listed.requests(9, MONDAY)} == {5}
+    assert mixed({"a": (terse, 1.0), "b": (OF_FEW_IDS, 1.0)}).requests(4, MONDAY)
+
+
+def test_one_that_hands_on_to_sessions_has_sessions() -> None:
+    assert streamed(Terse(workload("session:chat"))).unit == "session"  # type: ignore[arg-type]

@@ -36,7 +36,6 @@ from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import (
     USUAL,
-    OfSessions,
     Session,
     TurnClass,
     Workload,
@@ -44,7 +43,7 @@ from pytest_llmbench.model.request import (
 )
 from pytest_llmbench.model.result import Band, Level, Line
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.workloads.stream import streamed
+from pytest_llmbench.workloads.stream import StreamedWorkload, streamed
 
 _SLICES = 10
 FAMILIES = ("ttft", "tpot", "e2e")
@@ -287,12 +286,13 @@ def by_session(seen: Seen) -> Seen:
     return seen.with_(metrics=metrics, steady=None)
 
 
-def of_sessions(workload: Workload) -> OfSessions:
+def of_sessions(workload: Workload) -> StreamedWorkload:
     """The workload, which has to be one of sessions. SuiteError for one that a report stands in for, since it
     does not hold its sessions."""
-    if not isinstance(workload, OfSessions):
+    found = streamed(workload)
+    if found.unit != "session":
         raise SuiteError(f"the sessions of workload {workload.name!r} are not known here")
-    return workload
+    return found
 
 
 def session_plan(

@@ -75,7 +75,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.request import USUAL, OfSessions, TurnClass, Workload
+from pytest_llmbench.model.request import USUAL, TurnClass, Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import Prefixes, SharedPrefix
@@ -420,7 +420,6 @@ class _SessionRuns(_Runs):
 
     @property
     def requests(self) -> int:
-        assert isinstance(self.setting.workload, OfSessions)
         return turns_of(self.setting.workload, self.amount["sessions"], self.part.seed)
 
     @property
