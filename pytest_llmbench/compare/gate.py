@@ -60,7 +60,7 @@ def judge(
         small = objective.unit == "ms" and objective.is_ceiling and 0 < limit <= _SMALL_MS
         # Small, missed by far, and kept as seconds.
         if not kept and small and point is not None and limit * _FAR <= point <= limit * 1000:
-            told, instead = quantity(limit, "ms"), number(limit * 1000)
+            told, instead = f"{trimmed(limit)} ms", trimmed(limit * 1000)
             reason += f"; the limit is {told}: if seconds are meant, write {instead}"
         return _judged(objective, estimate, verdict, reason)
     if estimate.given_up and objective.is_ceiling and estimate.upper is None:

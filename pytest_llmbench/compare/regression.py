@@ -56,7 +56,7 @@ from pytest_llmbench.model.judgement import (
     ComparisonVerdict,
     Unit,
 )
-from pytest_llmbench.model.numbers import counted, number, percentage
+from pytest_llmbench.model.numbers import counted, number, percentage, trimmed
 from pytest_llmbench.stats.runs import FloatArray
 
 _NEAR_FOUND = 0.75
@@ -211,14 +211,15 @@ def _finite(arm: Sequence[float | None]) -> tuple[float, ...]:
 
 def _verdict(change: Estimate, better: Better, margin: float, power: str) -> tuple[ComparisonVerdict, str]:
     lower, upper = worsening(change, better)
-    allowed = f"the {percentage(margin)} that is allowed"
+    told = f"{trimmed(100 * margin)} %"
+    allowed = f"the {told} that is allowed"
     if lower is not None and lower > margin:
         return ComparisonVerdict.REGRESSED, f"the whole interval of the worsening lies beyond {allowed}"
     if upper is not None and upper < 0:
         return ComparisonVerdict.IMPROVED, "the whole interval lies on the better side of no change"
     if upper is not None and upper <= margin:
         if lower is not None and lower >= -margin:
-            return ComparisonVerdict.EQUIVALENT, f"the whole interval lies within ±{percentage(margin)}"
+            return ComparisonVerdict.EQUIVALENT, f"the whole interval lies within ±{told}"
         return ComparisonVerdict.NOT_WORSE, f"the whole interval of the worsening lies below {allowed}"
     return ComparisonVerdict.INCONCLUSIVE, f"the interval straddles {allowed}: {power}"
 
@@ -240,7 +241,7 @@ def as_promised(found: Comparison, promised: float) -> Comparison:
     near = found.margin + _NEAR_FOUND * (found.mde - found.margin)
     if found.mde > max(_NOISIER * promised, _MATTERS) or seen > near:
         return found
-    allowed, detectable = percentage(found.margin), percentage(found.mde)
+    allowed, detectable = f"{trimmed(100 * found.margin)} %", percentage(found.mde)
     reason = (
         f"no worsening beyond {allowed} was found; one of {detectable} would have been four times out of five"
     )

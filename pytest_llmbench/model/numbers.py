@@ -81,7 +81,7 @@ def quantity(value: float | None, unit: str) -> str:
 def _bare(value: float, unit: str) -> str:
     if unit == "ratio":
         return percentage(value).removesuffix(" %")
-    if unit == PLAIN and value != int(value):
+    if unit == PLAIN and math.isfinite(value) and value != int(value):
         # Four significant digits, more where they would read 1 for what is not quite 1.
         return next(text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != 1)
     if unit == "count" and (value == 0 or abs(value) >= 1):

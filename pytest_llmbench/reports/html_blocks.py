@@ -248,6 +248,8 @@ def selfcheck(test: TestView) -> Html:
         spoken = name.removesuffix("_ns").replace("_", " ").replace("p50", "P50").replace("p99", "P99")
         if value is None:
             text = numbers.NOT_MEASURED
+        elif not isinstance(value, int | float):  # a report that somebody else wrote
+            text = str(value)
         elif name.endswith("_ns"):
             text = numbers.quantity(value / 1e6, "ms")
         elif name.endswith("_share"):

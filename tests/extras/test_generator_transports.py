@@ -299,9 +299,14 @@ def test_a_server_that_ends_within_the_opening(run: Run, over: OneAtATime, begin
 @EACH
 def test_an_opening_that_is_never_answered_runs_into_the_deadline(run: Run, over: Over) -> None:
     deadlines = Deadlines(connect_s=0.3, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=15.0)
-    outcome, error = only(run(lambda conversation: conversation.wait(5.0), deadlines=deadlines))
-    assert outcome == "timeout"
-    assert "connect deadline" in error
+    count = 3 if over is HTTP2 else 1  # streams that wait for one opening
+    seen = run(
+        lambda conversation: conversation.wait(5.0), count, load=ClosedLoop(count), deadlines=deadlines
+    )
+    assert len(seen.records) == count
+    for outcome, error in outcomes(seen):
+        assert outcome == "timeout"
+        assert "connect deadline" in error
 
 
 def test_a_dialect_without_a_form_over_it_is_refused(over: OneAtATime) -> None:
@@ -319,6 +324,7 @@ def test_a_dialect_without_a_form_over_it_is_refused(over: OneAtATime) -> None:
 )
 def test_a_server_of_another_protocol(run: Run, over: Over, answer: bytes, said: str) -> None:
     seen = run(reply(answer), 2, load=ClosedLoop(2))
+    assert len(seen.records) == 2
     for outcome, error in outcomes(seen):
         assert outcome == "undecodable"
         assert said in error

@@ -11,7 +11,7 @@ from pytest_llmbench.metrics.balance import growth_in_flight
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.facts import LoadFact, WorkloadFact
-from pytest_llmbench.model.numbers import number, quantity
+from pytest_llmbench.model.numbers import quantity, trimmed
 
 check = Checks()
 
@@ -61,7 +61,7 @@ def search_bounds(view: EvidenceView) -> Answer:
     return view.answer(
         1 <= initial < maximum and first.value == initial,
         f"from {initial} up to {maximum}",
-        f"from {initial} up to {maximum}, the first level had {number(first.value)} in flight",
+        f"from {initial} up to {maximum}, the first level had {trimmed(first.value)} in flight",
     )
 
 
@@ -88,8 +88,8 @@ def ttft_threshold(view: EvidenceView) -> Answer:
     wrong = [one for one in passed if one.point("ttft.p99") > threshold]
     return view.answer(
         not wrong,
-        f"no level passes with TTFT P99 above {quantity(threshold, 'ms')}",
-        f"passed with TTFT P99 above {quantity(threshold, 'ms')}: {names_of(wrong)}",
+        f"no level passes with TTFT P99 above {trimmed(threshold)} ms",
+        f"passed with TTFT P99 above {trimmed(threshold)} ms: {names_of(wrong)}",
     )
 
 
@@ -200,7 +200,7 @@ def measurements(view: EvidenceView) -> Answer:
     if not best:
         return view.met("no level passed")
     view.need_metrics(("output_token_throughput", "tokens_in_flight"))
-    return view.met(f"throughput and tokens in flight at {number(best)}")
+    return view.met(f"throughput and tokens in flight at {trimmed(best)}")
 
 
 check("P-5.5.5-table")(tables("capacity_search"))

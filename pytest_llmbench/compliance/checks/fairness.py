@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, at_least, figures
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
 from pytest_llmbench.model.facts import LoadFact, ResultFact, WorkloadFact
-from pytest_llmbench.model.numbers import number, percentage, quantity
+from pytest_llmbench.model.numbers import PLAIN, percentage, quantity, trimmed
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.mixture import LONG, SHORT
 
@@ -111,13 +111,13 @@ def load_70_to_90(view: EvidenceView) -> Answer:
         raise NoEvidenceError("level.percent_of_capacity")
     view.note("percent_of_capacity", percent)
     if not was_measured(view, rate):
-        return view.unmet(f"{quantity(rate, 'req/s')} is stated as the capacity, and nothing measured it")
+        return view.unmet(f"{trimmed(rate)} req/s is stated as the capacity, and nothing measured it")
     agrees = abs(mix.value - rate * percent / 100) <= _RATE_TOLERANCE * mix.value
-    share = f"{percentage(percent / 100)} of {quantity(rate, 'req/s')}"
+    share = f"{percentage(percent / 100)} of {trimmed(rate)} req/s"
     return view.answer(
         LOWEST_PERCENT <= percent <= HIGHEST_PERCENT and agrees,
         share,
-        f"{quantity(mix.value, 'req/s')}, called {share}, is not 70 to 90 % of it",
+        f"{trimmed(mix.value)} req/s, called {share}, is not 70 to 90 % of it",
     )
 
 
@@ -152,7 +152,7 @@ def isolated_baseline(view: EvidenceView) -> Answer:
         view.note(f"{rule} per second, {name} alone", offered)
         if abs(offered - wanted) > _LOAD_TOLERANCE * wanted:
             return view.unmet(
-                f"{name} alone: {number(offered)} {rule} per second, the mix has {number(wanted)}"
+                f"{name} alone: {trimmed(offered)} {rule} per second, the mix has {trimmed(wanted)}"
             )
     return view.met(f"each class alone at equal {rule} per second")
 
@@ -193,7 +193,7 @@ def jain(view: EvidenceView) -> Answer:
     _mix(view)
     normalisation, count = view.need_all(ResultFact.FAIRNESS_JAIN_NORMALISATION, ResultFact.FAIRNESS_JAIN_N)
     index = view.metric("jain_index").point
-    return view.met(f"J = {number(index)} over {count} requests, {normalisation}")
+    return view.met(f"J = {quantity(index, PLAIN)} over {count} requests, {normalisation}")
 
 
 @check("P-5.6.4-starvation")

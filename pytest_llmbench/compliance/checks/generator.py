@@ -23,7 +23,7 @@ from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest
 from pytest_llmbench.model.facts import ClockFact, GuardrailFact, NetworkFact, StreamingFact, TimingFact
-from pytest_llmbench.model.numbers import number, percentage, quantity
+from pytest_llmbench.model.numbers import against, percentage, quantity, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import IntColumn, Records
@@ -150,8 +150,8 @@ def poisson(view: EvidenceView) -> Answer:
         if distance > allowed:
             view.note("kolmogorov_smirnov_distance", distance)
             return view.unmet(
-                f"the scheduled gaps are {number(distance)} away from exponential, chance allows "
-                f"{number(allowed)}"
+                f"the scheduled gaps are {trimmed(round(distance, 3))} away from exponential, chance allows "
+                f"{trimmed(round(allowed, 3))}"
             )
     return view.met("Poisson arrivals available, exponential gaps and seeding proved by tests")
 
@@ -221,7 +221,7 @@ def _not_held_to(view: EvidenceView, run: Observation) -> str | None:
     name, leeway, limit_ms = found
     return (
         f"the generator's machine may have made TTFT {name.upper()} of {quantity(leeway.seen, 'ms')} longer "
-        f"by {quantity(leeway.most, 'ms')}, {quantity(limit_ms, 'ms')} are allowed"
+        f"by {quantity(leeway.most, 'ms')}, {trimmed(limit_ms)} ms are allowed"
     )
 
 
@@ -237,7 +237,7 @@ def _late_sends(view: EvidenceView, run: Observation, rate: float) -> str | None
     view.note("send_lag_first_tenth_p50_ns", first_ns)
     view.note("send_lag_last_tenth_p50_ns", last_ns)
     if p99_ns > limit_ns:
-        late, limit = quantity(p99_ns / 1e6, "ms"), quantity(limit_ns / 1e6, "ms")
+        late, limit = against(p99_ns / 1e6, limit_ns / 1e6, "ms"), f"{trimmed(limit_ns / 1e6)} ms"
         return f"send lag P99 is {late}, limit {limit} (AMB-28)"
     if len(lag_ns) >= FEWEST_FOR_GROWTH and last_ns > growth_limit_ns(first_ns, rate):
         first, last = quantity(first_ns / 1e6, "ms"), quantity(last_ns / 1e6, "ms")
@@ -326,8 +326,8 @@ def synchronised(view: EvidenceView) -> Answer:
         return view.unmet(f"clock.method is {method!r}, none of ntp, ptp, other ({topology})")
     return view.answer(
         0 <= accuracy_ms <= WORST_ACCURACY_MS,
-        f"{method}, accurate to {quantity(accuracy_ms, 'ms')}",
-        f"{method} is accurate to {quantity(accuracy_ms, 'ms')}, 10 ms is the limit",
+        f"{method}, accurate to {trimmed(accuracy_ms)} ms",
+        f"{method} is accurate to {trimmed(accuracy_ms)} ms, 10 ms is the limit",
     )
 
 
@@ -336,7 +336,7 @@ def rtt_reported(view: EvidenceView) -> Answer:
     p50, n = view.need_fields(NetworkFact.RTT_MS, "p50", "n")
     return view.answer(
         n >= FEWEST_RTT_SAMPLES,
-        f"RTT P50 {quantity(p50, 'ms')} over {n} probes",
+        f"RTT P50 {trimmed(p50)} ms over {n} probes",
         f"RTT rests on {n} probes, not 10 or more",
     )
 
@@ -357,8 +357,8 @@ def adjustment_documented(view: EvidenceView) -> Answer:
         return view.unmet("an adjustment of TTFT is declared as applied, and no figure is adjusted")
     if abs(raw.point - amount_ms - adjusted.point) > ADJUSTMENT_TOLERANCE_MS:
         seen = quantity(raw.point - adjusted.point, "ms")
-        return view.unmet(f"adjusted by {seen}, declared are {quantity(amount_ms, 'ms')}")
-    return view.met(f"TTFT was lowered by {quantity(amount_ms, 'ms')}: {method}")
+        return view.unmet(f"adjusted by {seen}, declared are {trimmed(amount_ms)} ms")
+    return view.met(f"TTFT was lowered by {trimmed(amount_ms)} ms: {method}")
 
 
 @check("M-4.7.4-timestamp-precision")
@@ -446,6 +446,6 @@ def ntp_verification(view: EvidenceView) -> Answer:
     server, offset_ms = view.need_all(ClockFact.NTP_SERVER, ClockFact.OFFSET_MS)
     return view.answer(
         abs(offset_ms) < WORST_ACCURACY_MS,
-        f"offset {quantity(offset_ms, 'ms')} to {server}",
-        f"offset {quantity(offset_ms, 'ms')} to {server} is not under 10 ms",
+        f"offset {trimmed(offset_ms)} ms to {server}",
+        f"offset {trimmed(offset_ms)} ms to {server} is not under 10 ms",
     )

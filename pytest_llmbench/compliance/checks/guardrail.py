@@ -12,7 +12,7 @@ from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidence
 from pytest_llmbench.metrics.differences import gained_throughput, unlike_configurations
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.facts import GuardrailFact, LoadFact, WarmupFact, WorkloadFact
-from pytest_llmbench.model.numbers import number, percent_label, percentage, quantity
+from pytest_llmbench.model.numbers import percent_label, percentage, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
@@ -43,8 +43,8 @@ def _by_configuration(view: EvidenceView) -> dict[str, dict[float, Tested]]:
 def benign(view: EvidenceView) -> Answer:
     """Random tokens and the advised conversations ask for nothing; of other content the tester says so. Then
     1 % is refused at most in every configuration."""
-    random = view.fact(WorkloadFact.CONTENT, {}).get("domain") == "random"
-    known = random or view.fact(WorkloadFact.STANDARD) is True
+    known = view.fact(WorkloadFact.STANDARD) is True
+    known = known or view.fact(WorkloadFact.CONTENT, {}).get("domain") == "random"
     if not known and view.need(GuardrailFact.BENIGN_CONTENT) is not True:
         return view.unmet("the content is not declared benign")
     shares = {one.label: one.refused_share() for one in tested(view, *CONFIGURATIONS)}
@@ -98,17 +98,17 @@ def load_levels(view: EvidenceView) -> Answer:
         for wanted in GUARDRAIL_PERCENTS:
             near = [one for percent, one in levels.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
             if not near:
-                return view.unmet(f"{name} was not run at {number(wanted)} % of capacity")
+                return view.unmet(f"{name} was not run at {trimmed(wanted)} % of capacity")
             base = found.get(BASELINE, {})
             same = [one for percent, one in base.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
             if not same or near[0].value != same[0].value:
-                return view.unmet(f"{name} at {number(wanted)} %: another rate than the baseline")
+                return view.unmet(f"{name} at {trimmed(wanted)} %: another rate than the baseline")
             if abs(near[0].value - rate * wanted / 100) > 0.03 * rate:
-                own = quantity(near[0].value, "req/s")
-                return view.unmet(f"{name}: {own} is not {number(wanted)} % of {quantity(rate, 'req/s')}")
+                own = f"{trimmed(near[0].value)} req/s"
+                return view.unmet(f"{name}: {own} is not {trimmed(wanted)} % of {trimmed(rate)} req/s")
     if not was_measured(view, rate):
-        return view.unmet(f"{quantity(rate, 'req/s')} is stated as the capacity, and nothing measured it")
-    return view.met(f"25, 50 and 75 % of {quantity(rate, 'req/s')} in every configuration")
+        return view.unmet(f"{trimmed(rate)} req/s is stated as the capacity, and nothing measured it")
+    return view.met(f"25, 50 and 75 % of {trimmed(rate)} req/s in every configuration")
 
 
 @check("P-5.10.3-sequence")
@@ -128,7 +128,7 @@ def sequence(view: EvidenceView) -> Answer:
             base = found[BASELINE].get(percent)
             complaint = "no baseline" if base is None else _other_work(view, base.run, one.run)
             if complaint is not None:
-                return view.unmet(f"{name} at {number(percent)} %: {complaint}")
+                return view.unmet(f"{name} at {trimmed(percent)} %: {complaint}")
     return view.met("baseline first, a warm-up each, requests of the same lengths at the same instants")
 
 

@@ -20,7 +20,7 @@ from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, Window, level_window, submitted_inside
 from pytest_llmbench.model.draft import STEADY_PROBES, TAIL_FACTOR, WARMUP_OUTPUT_TOKENS, WARMUP_REQUESTS
 from pytest_llmbench.model.facts import COLD_START, WarmupFact, WorkloadFact
-from pytest_llmbench.model.numbers import percentage, quantity
+from pytest_llmbench.model.numbers import percentage, quantity, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
@@ -43,8 +43,8 @@ def at_least_s(seconds: float, *roles: str) -> Predicate:
         short = [one for one in levels if one.lasted_s < seconds - _DURATION_TOLERANCE_S]
         return view.answer(
             not short,
-            f"every level was held for {quantity(seconds, 's')} or longer",
-            f"held for less than {quantity(seconds, 's')}: "
+            f"every level was held for {trimmed(seconds)} s or longer",
+            f"held for less than {trimmed(seconds)} s: "
             + ", ".join(f"{one.label} ({quantity(one.lasted_s, 's')})" for one in short),
         )
 

@@ -18,7 +18,7 @@ from pytest_llmbench.model.draft import (
     REQUESTS_PER_LENGTH,
 )
 from pytest_llmbench.model.facts import ManifestFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.numbers import PLAIN, quantity
 
 check = Checks()
 
@@ -193,7 +193,7 @@ def scaling_exponent(view: EvidenceView) -> Answer:
     view.need_fields(
         ResultFact.LONG_CONTEXT_FIT, "power.k", "power.r2", "linear.slope_us_per_token", "linear.r2"
     )
-    return view.met(f"k = {number(view.metric('prefill_exponent').point)}")
+    return view.met(f"k = {quantity(view.metric('prefill_exponent').point, PLAIN)}")
 
 
 @check("P-5.9.5-table")

@@ -16,7 +16,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, figures, one_of, 
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.model.draft import PRESSURE_S
 from pytest_llmbench.model.facts import IsolationFact, LoadFact, WorkloadFact
-from pytest_llmbench.model.numbers import number, percent_label
+from pytest_llmbench.model.numbers import percent_label, trimmed
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 
 check = Checks()
@@ -71,7 +71,7 @@ def levels(view: EvidenceView) -> Answer:
     ]
     return view.answer(
         max(percents) > 100 and not wrong,
-        f"{', '.join(f'{number(percent)} %' for percent in percents)} of {capacity} in flight",
+        f"{', '.join(f'{trimmed(percent)} %' for percent in percents)} of {capacity} in flight",
         f"no level beyond capacity, or not at its share of {capacity}: {names_of(wrong)}",
     )
 
@@ -94,12 +94,12 @@ def capacity_first(view: EvidenceView) -> Answer:
         failed = [one.value for one in search if one.level.passed is False and one.value > best]
         if not failed or not is_narrow(best, min(failed), "closed"):
             return view.unmet(
-                f"nothing close above {number(best)} in flight failed: the search found no capacity"
+                f"nothing close above {trimmed(best)} in flight failed: the search found no capacity"
             )
         return view.answer(
             best == capacity and before and same,
             f"{capacity} in flight by a search with {name}",
-            f"{capacity} is stated, the search with {name} ahead of the levels says {number(best)}",
+            f"{capacity} is stated, the search with {name} ahead of the levels says {trimmed(best)}",
         )
     found = []
     for sibling in view.evidence.others("capacity"):

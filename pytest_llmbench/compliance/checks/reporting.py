@@ -36,7 +36,7 @@ from pytest_llmbench.model.facts import (
     TokenizerFact,
     WorkloadFact,
 )
-from pytest_llmbench.model.numbers import number
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES, BoolColumn
 from pytest_llmbench.model.result import TestResult
@@ -323,7 +323,7 @@ def tokens_per_gpu_second(view: EvidenceView) -> Answer:
     wrong = [name for name, value in values.items() if not isinstance(value, int | float) or value <= 0]
     return view.answer(
         not wrong,
-        ", ".join(f"{name} {number(value)}" for name, value in values.items() if name not in wrong),
+        ", ".join(f"{name} {trimmed(value)}" for name, value in values.items() if name not in wrong),
         f"no tokens per GPU-second for {', '.join(wrong)}",
     )
 

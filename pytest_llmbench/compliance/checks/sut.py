@@ -9,7 +9,7 @@ import re
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, has
 from pytest_llmbench.model.facts import EndpointFact, GuardrailFact, ManifestFact, SUTFact
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.record import Outcome
 
 check = Checks()
@@ -115,8 +115,8 @@ def hardware(view: EvidenceView) -> Answer:
     _, count, memory_gib = view.need_all(*SUTFact.ACCELERATORS)
     return view.answer(
         count >= 1 and memory_gib > 0,
-        f"{count} × {kind} with {quantity(memory_gib, 'GiB')}",
-        f"{count} accelerators with {quantity(memory_gib, 'GiB')} are not a hardware description",
+        f"{count} × {kind} with {trimmed(memory_gib)} GiB",
+        f"{count} accelerators with {trimmed(memory_gib)} GiB are not a hardware description",
     )
 
 

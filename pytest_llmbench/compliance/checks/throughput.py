@@ -26,7 +26,7 @@ from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.draft import ADVISED_LEVEL_S, LEVELS_OF_A_SWEEP, SHORTEST_LEVEL_S
 from pytest_llmbench.model.facts import Key, LoadFact, ResultFact
-from pytest_llmbench.model.numbers import number, percentage, quantity
+from pytest_llmbench.model.numbers import number, percentage, quantity, trimmed
 from pytest_llmbench.model.result import PROBE
 
 check = Checks()
@@ -63,7 +63,7 @@ def _range_defined(key: Key[list[float]]) -> Predicate:
 
     def predicate(view: EvidenceView) -> Answer:
         low, high, step = _range(view, key)
-        told = f"from {number(low)} to {number(high)} in steps of {number(step)}"
+        told = f"from {trimmed(low)} to {trimmed(high)} in steps of {trimmed(step)}"
         return view.answer(0 < low < high and step > 0, told, f"{told} is no range")
 
     return predicate
@@ -122,7 +122,7 @@ def binary_search(view: EvidenceView) -> Answer:
     low, high, _ = _range(view, _range_key(view))
     probes = [one for one in everything if one.level.role == PROBE]
     if not any(abs(one.value - low) <= _STEP_TOLERANCE * low for one in probes):
-        return view.unmet(f"the minimum of the range, {number(low)}, was not tested")
+        return view.unmet(f"the minimum of the range, {trimmed(low)}, was not tested")
     reported = [one for one in everything if one.level.role == REPORTED]
     if not reported:
         return view.answer(
@@ -133,7 +133,7 @@ def binary_search(view: EvidenceView) -> Answer:
     if not _acceptable(view, reported[0]):
         return view.unmet(f"the reported level {reported[0].label} is saturated")
     if not any(one.value >= high * (1 - _STEP_TOLERANCE) for one in probes):
-        return view.unmet(f"the maximum of the range, {number(high)}, was not tested")
+        return view.unmet(f"the maximum of the range, {trimmed(high)}, was not tested")
     return _bracket(view, reported[0], everything, lambda one: _acceptable(view, one))
 
 
@@ -161,14 +161,16 @@ def _bracket(
         return view.unmet(f"no tested level above {best.label} fails: it is a lower bound, not the highest")
     gap = above[0].value - best.value
     view.note("lowest_failing_above", above[0].value)
-    held, failed = number(best.value), number(above[0].value)
+    held, failed = trimmed(best.value), trimmed(above[0].value)
     if gap > step + _STEP_TOLERANCE * best.value:
-        return view.unmet(f"between {held}, which holds, and {failed} lies more than the step {number(step)}")
+        return view.unmet(
+            f"between {held}, which holds, and {failed} lies more than the step {trimmed(step)}"
+        )
     return view.answer(
         is_narrow(best.value, above[0].value, best.level.load_model),
-        f"{held} holds, {failed} does not, the step is {number(step)}",
+        f"{held} holds, {failed} does not, the step is {trimmed(step)}",
         f"{held} holds and {failed} does not: a maximum in between is found by steps of at most "
-        f"{percentage(WIDEST_BRACKET)}, so give a smaller step than {number(step)}",
+        f"{percentage(WIDEST_BRACKET)}, so give a smaller step than {trimmed(step)}",
     )
 
 
@@ -230,8 +232,8 @@ def span_to_saturation(view: EvidenceView) -> Answer:
     high = any(one.level.saturated for one in levels)
     return view.answer(
         low and high,
-        f"from {number(min(percents))} % up to saturation",
-        f"from {number(min(percents))} to {number(max(percents))} % of the capacity: not from 10 % up to "
+        f"from {trimmed(min(percents))} % up to saturation",
+        f"from {trimmed(min(percents))} to {trimmed(max(percents))} % of the capacity: not from 10 % up to "
         "saturation",
     )
 
@@ -253,7 +255,7 @@ def shares_of_capacity(*, sweep_confirms: bool = False) -> Predicate:
 
     def predicate(view: EvidenceView) -> Answer:
         rate, found = view.need_all(LoadFact.CAPACITY_RPS, LoadFact.CAPACITY_FOUND)
-        told = f"{quantity(rate, 'req/s')}, {'found by a search' if found else 'declared'}"
+        told = f"{trimmed(rate)} req/s, {'found by a search' if found else 'declared'}"
         levels = tested(view, SWEEP)
         wrong = [
             one

@@ -26,7 +26,7 @@ from pytest_llmbench.model.facts import (
     WarmupFact,
     WorkloadFact,
 )
-from pytest_llmbench.model.numbers import duration, number, percentage, quantity
+from pytest_llmbench.model.numbers import duration, percentage, trimmed
 from pytest_llmbench.model.plan import JUDGED
 
 check = Checks()
@@ -76,8 +76,8 @@ def open_loop_parameters(view: EvidenceView) -> Answer:
         view.need(LoadFact.BURSTINESS)
     return view.answer(
         rate > 0 and arrival in ARRIVALS,
-        f"{arrival} at {quantity(rate, 'req/s')}",
-        f"{arrival!r} at {quantity(rate, 'req/s')} is not a load",
+        f"{arrival} at {trimmed(rate)} req/s",
+        f"{arrival!r} at {trimmed(rate)} req/s is not a load",
     )
 
 
@@ -254,7 +254,7 @@ def workload(view: EvidenceView) -> Answer:
 def load(view: EvidenceView) -> Answer:
     model = view.need(LoadFact.MODEL)
     amount = view.need(LoadFact.RATE_RPS if model == "open" else LoadFact.CONCURRENCY)
-    return view.met(f"{model} loop, {number(amount)}")
+    return view.met(f"{model} loop, {trimmed(amount)}")
 
 
 @check("M-5.1.5.1-count-duration")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pytest_llmbench.model.numbers import PLAIN, quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.plan import ClosedLoop, Load
 
 _RATE_TOLERANCE = 1e-6
@@ -51,10 +51,11 @@ class ForeignLoad:
                 return "all requests at once"
             return ClosedLoop(self.concurrency).describe()
         if self.arrival is None:
-            words = f"open loop, arrivals that the file does not name at {quantity(self.rate, PLAIN)} req/s"
+            words = f"open loop, arrivals that the file does not name at {trimmed(self.rate)} req/s"
         else:
-            words = f"open loop, {self.arrival} arrivals at {quantity(self.rate, PLAIN)} req/s"
-            words += f", burstiness {quantity(self.burstiness, PLAIN)}" if self.arrival == "gamma" else ""
+            words = f"open loop, {self.arrival} arrivals at {trimmed(self.rate)} req/s"
+            if self.arrival == "gamma" and self.burstiness is not None:
+                words += f", burstiness {trimmed(self.burstiness)}"
         return words if self.concurrency is None else f"{words}, at most {self.concurrency} in flight"
 
 

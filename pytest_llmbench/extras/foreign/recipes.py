@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from pytest_llmbench.errors import shown
 from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError
 from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, open_loop_of
-from pytest_llmbench.model.numbers import PLAIN, quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, Normal, Uniform
 
 DOCUMENTS: Final = frozenset({"openai-embeddings", "rerank", "score"})
@@ -132,9 +132,7 @@ class Asked:
 
     def whole(self, ours: str, value: float) -> int:
         if math.isinf(value) or value != int(value):
-            raise WrongShapeError(
-                f"{self.name}.{self.key(ours)} has {quantity(value, PLAIN)}: not a whole number"
-            )
+            raise WrongShapeError(f"{self.name}.{self.key(ours)} has {trimmed(value)}: not a whole number")
         return int(value)
 
 
@@ -150,7 +148,7 @@ def recipes_of(
     if api is None:
         what.append(f"{asked.key('api')} {shown(asked.text('api'))}")
     if heat := asked.number("temperature"):
-        what.append(f"temperature {quantity(heat, PLAIN)}: workloads here have 0")
+        what.append(f"temperature {trimmed(heat)}: workloads here have 0")
     what += [f"parameter {shown(each)}" for each in asked.given if each not in words.names]
     base = Recipe(
         name,
@@ -259,7 +257,7 @@ def _lengths(asked: Asked, side: str, what: list[str]) -> LengthLaw | None:
     if spread is None or spread == (1.0 if below else 0.0):
         return Fixed(max(1, round(mean)))
     if spread >= 1:
-        what.append(f"{asked.key('spread')} {quantity(spread, PLAIN)}: it must be below 1")
+        what.append(f"{asked.key('spread')} {trimmed(spread)}: it must be below 1")
         return None
     low = math.floor(mean * (spread if below else 1 - spread))
     return Uniform(max(1, low), math.floor(mean) if below else math.ceil(mean * (1 + spread)))

@@ -44,7 +44,7 @@ _SERVER_INFO = f"{_TIME_THERE} and one request for server information"
 _COUNTED_THERE = "theirs counts with the client's tokenizer unless set otherwise"
 
 
-def _has(*names: str, absent: str = "") -> Callable[[Mapping[str, Any]], bool]:
+def _has(*names: str, absent: str | None = None) -> Callable[[Mapping[str, Any]], bool]:
     """Whether an object has all fields of these names, and not the one that is ``absent``."""
     return lambda content: all(name in content for name in names) and absent not in content
 
@@ -204,9 +204,10 @@ def _load_of_aiperf(config: Fields) -> ForeignLoad:
     ]
     if len(measured) == 1:
         (phase,) = measured
-        kind, concurrency, rate = phase.text("type"), phase.count("concurrency"), phase.number("rate")
+        kind, concurrency = phase.text("type"), phase.count("concurrency")
         if kind == "concurrency":
             return ForeignLoad(concurrency=concurrency or 1)
+        rate = phase.number("rate")
         if kind in _ARRIVALS and rate is not None and "rate_ramp" not in phase:
             return ForeignLoad(rate, _ARRIVALS[kind], phase.number("smoothness"), concurrency)
         raise WrongShapeError(f"the load is of type {kind!r}: no load of ours is like it")

@@ -200,6 +200,13 @@ def test_outcomes(run: Run, script: Script, outcome: str, said: str) -> None:
     assert (found, said in error) == (outcome, True), error
 
 
+def test_a_server_error_leaves_the_connection(run: Run) -> None:
+    opened = Opened()
+    seen = run(websockets(replies(refused(500, "no")), opened), 3)
+    assert list(seen.records.http_status) == [500] * 3
+    assert opened.turns == [3]
+
+
 def test_an_error_within_a_reply_ends_the_connection(run: Run) -> None:
     """Nobody knows whether the rest of that reply is still to come."""
     opened: Opened[WebSocketTalk] = Opened()
