@@ -58,7 +58,7 @@ def number(value: float | None) -> str:
     if value == int(value) and abs(value) < 1e9:
         return str(int(value))
     size = abs(value)
-    if size < 0.1:
+    if size < 0.1 or size >= 1e15:
         return f"{value:.3g}"
     return f"{value:.{2 if size < 10 else 1 if size < 1000 else 0}f}"
 

@@ -21,7 +21,7 @@ from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.metrics.jobs import job_interval
 from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.model.estimate import Estimate, Reason
-from pytest_llmbench.model.numbers import quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.stats.percentiles import PERCENTILES
@@ -124,7 +124,7 @@ def time_to_recovery(runs: Sequence[Recovery], window_s: float) -> Estimate:
         found.upper - window_s,
         0.95,
         len(known),
-        f"last window of {quantity(window_s, 's')} in which the limit does not hold; the next run by "
+        f"last window of {trimmed(window_s)} s in which the limit does not hold; the next run by "
         f"{found.kind}",
         "s",
         kind=found.kind,

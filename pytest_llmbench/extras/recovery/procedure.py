@@ -22,7 +22,7 @@ from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount, Figure, Row, quantity, trimmed
+from pytest_llmbench.model.numbers import Amount, Figure, Row, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, Quantity, Stage
@@ -155,14 +155,14 @@ class Parameters(job.Parameters):
         if here < needed - 1e-9:
             found.append(
                 f"window_s={trimmed(self.window_s)} has {trimmed(round(here, 1))} requests at "
-                f"{quantity(rate, 'req/s')}, and holds needs {math.ceil(needed - 1e-9)} for its "
+                f"{trimmed(rate)} req/s, and holds needs {math.ceil(needed - 1e-9)} for its "
                 "percentiles: give a longer window_s, or a lower percentile"
             )
         end_s = self.stages[-1].end_s if self.stages else None
         if begins is not None and end_s is not None and end_s - begins.at_s < 2 * self.window_s:
             found.append(
-                f"stage {begins.name} and what follows last {quantity(end_s - begins.at_s, 's')}: two "
-                f"windows, {quantity(2 * self.window_s, 's')}, are the least that shows a recovery"
+                f"stage {begins.name} and what follows last {trimmed(end_s - begins.at_s)} s: two "
+                f"windows, {trimmed(2 * self.window_s)} s, are the least that shows a recovery"
             )
         return found
 

@@ -163,7 +163,8 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
     case = causes.get(method.option, "itl_samples.one_chunk") if empty else "itl_samples"
     excluded = [(samples.excluded_share, label) for label, _, samples in levels]
     fewest = [int(records.requested_max_tokens.min()) for _, records, _ in levels if len(records)]
-    coalesced = [(chunking.coalesced_share(records), label) for label, records, _ in levels]
+    with_c = method.option == "C"  # which times no chunks
+    coalesced = [] if with_c else [(chunking.coalesced_share(each), label) for label, each, _ in levels]
     found = [
         Finding.of(case, not empty, levels=tuple(empty), option=method.option),
         _worst("itl_short_replies", excluded, MOST_EXCLUDED),
@@ -171,7 +172,7 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
         if fewest and min(fewest) >= 0
         else None,
         _server_clock(method, levels),
-        _worst("coalesced_chunks", coalesced, MOST_COALESCED) if method.option != "C" else None,
+        _worst("coalesced_chunks", coalesced, MOST_COALESCED) if not with_c else None,
     ]
     return tuple(finding for finding in found if finding is not None)
 

@@ -82,7 +82,7 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.metrics.throughput import rates, uncounted, unknown
 from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.facts import LoadFact
-from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, duration, number
+from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells, duration, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity
@@ -311,7 +311,7 @@ class Parameters(TestParameters):
             found.append(f"initial must not be above maximum, got {self.first_level} and {self.last_level}")
         if self.min_jobs_per_hour is not None and self.min_jobs_per_hour > self.last_level:
             found.append(
-                f"min_jobs_per_hour {number(self.min_jobs_per_hour)} can never pass: maximum is "
+                f"min_jobs_per_hour {trimmed(self.min_jobs_per_hour)} can never pass: maximum is "
                 f"{self.last_level}"
             )
         return found

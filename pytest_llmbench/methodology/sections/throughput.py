@@ -53,7 +53,7 @@ from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, SUTFact
-from pytest_llmbench.model.numbers import Cell, Row, cells, number, quantity, trimmed
+from pytest_llmbench.model.numbers import Cell, Row, cells, trimmed
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
@@ -128,7 +128,7 @@ class Parameters(TestParameters):
             if missing and (low, high, step) != (None, None, None):
                 found.append(f"{', '.join(names)} belong together: {', '.join(missing)} is missing")
             elif not missing and high is not None and high <= low:
-                found.append(f"{names[1]} must be above {names[0]}, got {number(high)}")
+                found.append(f"{names[1]} must be above {names[0]}, got {trimmed(high)}")
         given = [
             names for names in (_OPEN, _CLOSED) if any(getattr(self, name) is not None for name in names)
         ]
@@ -299,7 +299,7 @@ def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
             metrics, ("constrained_output_token_throughput", "tenfold_output_token_throughput")
         )
         constraint = [
-            f"{metric.upper().replace('.', ' ')} <= {quantity(limit, 'ms')}"
+            f"{metric.upper().replace('.', ' ')} <= {trimmed(limit)} ms"
             for metric, limit in found.limits.items()
         ]
         is_it = metrics["constrained_output_token_throughput"] == metrics["max_output_token_throughput"]
