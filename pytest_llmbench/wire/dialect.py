@@ -263,11 +263,16 @@ def _written(body: dict[str, Any], request: PlannedRequest, options: EncodeOptio
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
-        raise GeneratorError(
-            f"the prompt cannot be sent as UTF-8: {error.reason}",
-            where=f"request {request.index}",
-            remedy="decode prompts with errors='replace', so that no lone surrogate is left",
-        ) from error
+        raise not_utf8(request, error) from error
+
+
+def not_utf8(request: PlannedRequest, error: UnicodeEncodeError) -> GeneratorError:
+    """The error for a prompt with half of a surrogate pair."""
+    return GeneratorError(
+        f"the prompt cannot be sent as UTF-8: {error.reason}",
+        where=f"request {request.index}",
+        remedy="decode prompts with errors='replace', so that no lone surrogate is left",
+    )
 
 
 def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:

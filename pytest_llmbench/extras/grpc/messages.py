@@ -19,9 +19,10 @@ from urllib.parse import unquote
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError, Message
 
-from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import not_utf8
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.wire.openai_chat import text_prompt
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
@@ -118,11 +119,7 @@ def utf8_prompt(request: PlannedRequest) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise GeneratorError(
-            f"the prompt cannot be sent as UTF-8: {error.reason}",
-            where=f"request {request.index}",
-            remedy="decode prompts with errors='replace', so that no lone surrogate is left",
-        ) from error
+        raise not_utf8(request, error) from error
     return text
 
 
