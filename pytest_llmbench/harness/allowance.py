@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.numbers import number, quantity
+from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
@@ -47,8 +47,8 @@ class Budgets:
 
     def describe(self) -> str:
         return (
-            f"{self.requests:,} requests, {self.tokens:,} tokens, {quantity(self.seconds, 's')}, "
-            f"{quantity(self.rate, 'req/s')}, {self.concurrency:,} in flight"
+            f"{self.requests:,} requests, {self.tokens:,} tokens, {trimmed(self.seconds)} s, "
+            f"{trimmed(self.rate)} req/s, {self.concurrency:,} in flight"
         )
 
     def divided(self, sessions: int) -> Budgets:
@@ -61,7 +61,7 @@ class Budgets:
         load = plan.load
         if isinstance(load, OpenLoop) and load.peak_rate > self.rate:
             told = "sessions/s are" if load.of_sessions else "req/s is"
-            return f"{number(load.peak_rate)} {told} more than {raised('rate', self.rate, load.peak_rate)}"
+            return f"{trimmed(load.peak_rate)} {told} more than {raised('rate', self.rate, load.peak_rate)}"
         if load.in_flight is not None and load.in_flight > self.concurrency:
             told = "sessions at once are" if load.of_sessions else "in flight is"
             limit = raised("concurrency", self.concurrency, load.in_flight)
@@ -76,7 +76,7 @@ def raised(name: str, budget: float, needed: float) -> str:
         needed = budget
     power = 10 ** math.floor(math.log10(max(needed, 1.0)))
     round_one = int(next(each * power for each in (1, 2, 5, 10) if each * power >= needed))
-    given = int(budget) if float(budget).is_integer() else budget
+    given = int(budget) if float(budget).is_integer() else round(budget, 6)
     return f"--llm-caps={name}={given} allows: raise it with --llm-caps={name}={round_one}"
 
 

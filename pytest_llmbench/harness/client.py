@@ -200,10 +200,9 @@ class LLMClient:
         source = (
             TokenSource.REFERENCE_TOKENIZER if self._own_tokenizer is None else TokenSource.TOKENIZER_FILE
         )
-        count = self._tokenizer.count
         return ReplyReader(
             self.dialect,
-            count_text=lambda text: count(text[:MOST_COUNTED]),
+            count_text=lambda text: self._tokenizer.count(text[:MOST_COUNTED]),
             counted_by=source,
             model=self.model,
         )

@@ -42,7 +42,7 @@ from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts, GuardrailFact, SUTFact
-from pytest_llmbench.model.numbers import number, quantity, rough_duration
+from pytest_llmbench.model.numbers import number, quantity, rough_duration, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
@@ -449,7 +449,7 @@ def exceeding(
             asked, name = getattr(parameters, keyword, None), "rate" if "rate" in keyword else "concurrency"
             most: float = getattr(budgets, name)
             if isinstance(asked, int | float) and asked > most:
-                given, allowed = number(asked), raised(name, most, asked)
+                given, allowed = trimmed(asked), raised(name, most, asked)
                 too_wide.append(f"{nodeid}: {keyword}={given} is more than {allowed}, or lower {keyword}")
     return [
         *too_wide,

@@ -322,6 +322,8 @@ def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, driven: _Drive
     if judged is None:
         return Recomputed(_name(entry), same, tuple(differences))
     stored, values = entry.plain(), 0
+    findings = enumerate(stored["validity"]["findings"])
+    told = {f"validity.findings[{number}].message" for number, found in findings if found.get("note")}
     for part in _JUDGED:
         if part in _SEVERAL_SYSTEMS and entry.comparisons:
             continue
@@ -330,14 +332,13 @@ def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, driven: _Drive
         for name, before, now in _leaves(part, stored.get(part), judged.get(part)):
             if "sequence_sha256" in name and not driven.texts_kept:
                 continue
-            if entry.note_data and name.startswith("validity.") and name.endswith(".message"):
+            if name in told:
                 continue
             if entry.comparisons and name.startswith(_TABLES_OF_SEVERAL):
                 continue
             values += 1
             if before != now:
-                told = f"stored {_clipped(before)}, recomputed {_clipped(now)}"
-                differences.append(f"{name}: {told}")
+                differences.append(f"{name}: stored {_clipped(before)}, recomputed {_clipped(now)}")
     gated, passed = stored["gate"]["verdict"], stored["outcome"] == "passed"
     if passed and (gated == "fail" or stored["validity"]["verdict"] == "invalid"):
         differences.append(

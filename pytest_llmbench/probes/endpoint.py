@@ -381,8 +381,9 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
         if read_model_list(base, seen) is not None or seen.status in (401, 403):
             return errors.wrong_path(answer, without_query(base), None)
     example = None if bases[-1] in tried else without_query(bases[-1])
-    error = errors.wrong_path(answer, None, example, detection.engine_api_at(control, bases[-1]))
-    return error if named else errors.or_named_model(error)
+    other = detection.engine_api_at(control, bases[-1])
+    error = errors.wrong_path(answer, None, example, other)
+    return error if named or other else errors.or_named_model(error)
 
 
 def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:

@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
-        "cpu": next(cpus, None) or platform.processor() or platform.machine() or None,
+        "cpu": next(cpus, None) or platform.processor() or (platform.machine() if lines else None),
         "cpus_logical": psutil.cpu_count(),
         "cpus_physical": psutil.cpu_count(logical=False),
         "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
