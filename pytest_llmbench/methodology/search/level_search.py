@@ -41,7 +41,7 @@ from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.numbers import number, percentage, quantity
+from pytest_llmbench.model.numbers import against, number, percentage, quantity, trimmed
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -176,7 +176,8 @@ class Criteria:
             if p99 is None:
                 found.append("TTFT P99 not known")
             elif p99 > self.ttft_p99_ms:
-                found.append(f"TTFT P99 {quantity(p99, 'ms')} (at most {quantity(self.ttft_p99_ms, 'ms')})")
+                most = self.ttft_p99_ms
+                found.append(f"TTFT P99 {against(p99, most, 'ms')} (at most {trimmed(most)} ms)")
         if memory := out_of_memory_errors(seen.records):
             found.append(f"{memory} out-of-memory errors")
         for turns, limit in self.turn_ttft_p95_ms.items():
@@ -185,7 +186,7 @@ class Criteria:
                 found.append(f"TTFT P95 of turn {turns} not known")
             elif p95 > limit:
                 found.append(
-                    f"TTFT P95 of turn {turns} {quantity(p95, 'ms')} (at most {quantity(limit, 'ms')})"
+                    f"TTFT P95 of turn {turns} {against(p95, limit, 'ms')} (at most {trimmed(limit)} ms)"
                 )
         jobs = jobs_of(seen.records) if seen.observation.plan.load.of_sessions else None
         if jobs and 1 - jobs.cut_off / len(jobs) < self.min_completion:
@@ -421,7 +422,9 @@ class JobLevels(Levels):
             if point is None:
                 found.append(f"{limit.metric} not known")
             elif not limit.holds(point):
-                seen, most = quantity(point, limit.unit), quantity(limit.limit, limit.unit)
+                seen = against(point, limit.limit, limit.unit)
+                is_share = limit.unit == "ratio"
+                most = percentage(limit.limit) if is_share else f"{trimmed(limit.limit)} {limit.unit}"
                 found.append(f"{limit.metric} {seen} (limit {limit.op} {most})")
         return tuple(found)
 

@@ -27,7 +27,7 @@ from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, good, goodput, rates, uncounted
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, quantity
+from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
@@ -145,7 +145,7 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
 
     rows: list[tuple[str, Cell]] = [("Requests that ended well", kept(()))]
     rows += [
-        (f"{_NAMES[name]} ≤ {quantity(limit, 'ms')}", kept([(name, limit)]))
+        (f"{_NAMES[name]} ≤ {trimmed(limit)} ms", kept([(name, limit)]))
         for name, limit in parameters.limits_ms
     ]
     named = {
