@@ -249,6 +249,8 @@ class Salted(Adapted):
     shared.
     """
 
+    draws_anew = True
+
     base: Workload
     salt: str
 
@@ -259,10 +261,6 @@ class Salted(Adapted):
     @property
     def name(self) -> str:
         return f"{self.base.name} (salted)"
-
-    @property
-    def draws_anew(self) -> bool:
-        return True
 
     def rewording(self) -> None:
         return None
@@ -322,16 +320,14 @@ class SameLengths(Adapted):
     and the standing of its base, whose laws it has, and declares the change.
     """
 
+    draws_anew = True
+
     base: StreamedWorkload
     lengths_seed: int = field()  # without this the inherited property would be its default
 
     @property
     def standard(self) -> bool:
         return self.base.standard
-
-    @property
-    def draws_anew(self) -> bool:
-        return True
 
     def rewording(self) -> None:
         return None

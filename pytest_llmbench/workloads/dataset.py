@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any, Final
 
 import numpy as np
@@ -31,12 +31,7 @@ from pytest_llmbench.workloads.adapted import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.lengths import LogNormal, Uniform, specification_of
 from pytest_llmbench.workloads.readable import cut_to
 from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload
-from pytest_llmbench.workloads.synthetic import (
-    NO_SHARING,
-    NO_SYSTEM_PROMPT,
-    name_mistakes,
-    temperature_mistakes,
-)
+from pytest_llmbench.workloads.synthetic import NO_SHARING, name_mistakes, specified, temperature_mistakes
 
 NOT_STORED: Final = {"stored": False}
 """Metadata of fields with users' texts, which no report stores."""
@@ -122,9 +117,9 @@ class DatasetWorkload(StreamedWorkload):
         order = list(range(len(self.prompts)))
         if self.shuffled:
             BulkRandom(seed).shuffle(order)
-        index, labelled = 0, bool(self._modalities)
-        while True:
-            prompt = self.prompts[order[index % len(order)]]
+        labelled = bool(self._modalities)
+        for index, place in enumerate(cycle(order)):
+            prompt = self.prompts[place]
             yield PlannedRequest(
                 index=index,
                 max_tokens=prompt.max_tokens,
@@ -135,7 +130,6 @@ class DatasetWorkload(StreamedWorkload):
                 media=prompt.media,
                 class_label=modalities_of(prompt.media) if labelled else "",
             )
-            index += 1
 
     @property
     def _modalities(self) -> dict[str, Any]:
@@ -144,24 +138,17 @@ class DatasetWorkload(StreamedWorkload):
 
     def specification(self) -> Mapping[str, Any]:
         lengths, pieces = _lengths(self), self._modalities
-        return {
-            "input_length": dict(lengths["input"]),
-            "output_length": lengths["output"] | {"control": "max_tokens"},
-            "content": {
-                "domain": self.domain,
-                "language": self.language,
-                "system_prompt": dict(NO_SYSTEM_PROMPT),
-            },
-            "prefix_sharing": {**NO_SHARING, **lengths["sharing"]},
-            "temperature": self.temperature,
-            "stop": [],
-            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["shuffled indices"] if self.shuffled else ["file order"],
-            },
-            **({"media": {name: {"files": count} for name, count in pieces.items()}} if pieces else {}),
-        }
+        return specified(
+            lengths["input"],
+            lengths["output"],
+            domain=self.domain,
+            language=self.language,
+            sharing={**NO_SHARING, **lengths["sharing"]},
+            temperature=self.temperature,
+            dataset=self.dataset.specification() | {"content_sha256": self.digest},
+            order=["shuffled indices" if self.shuffled else "file order"],
+            media={name: {"files": count} for name, count in pieces.items()} or None,
+        )
 
 
 def text_mistakes(texts: Iterable[str]) -> list[str]:
@@ -313,24 +300,17 @@ class ConversationWorkload(StreamedWorkload):
 
     def specification(self) -> Mapping[str, Any]:
         lengths = _conversation_lengths(self)
-        system_prompt = {"present": True, "typical_tokens": SYSTEM_PROMPT_TOKENS, "counted_as": "input"}
-        return {
-            "input_length": dict(lengths["input"]),
-            "output_length": lengths["output"] | {"control": "max_tokens"},
-            "content": {"domain": "conversation", "language": "English", "system_prompt": system_prompt},
-            "prefix_sharing": {
-                "fraction": _CONVERSATION_FRACTION,
-                "length": {"type": "fixed", "params": {"tokens": SYSTEM_PROMPT_TOKENS}},
-            },
-            "temperature": 0.0,
-            "stop": [],
-            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["shuffled indices", f"shuffled flags of every {FLAG_BLOCK} requests"],
-                "input_length": "human turn, without the system prompt",
-            },
-        }
+        length = {"type": "fixed", "params": {"tokens": SYSTEM_PROMPT_TOKENS}}
+        return specified(
+            lengths["input"],
+            lengths["output"],
+            domain="conversation",
+            system_prompt={"present": True, "typical_tokens": SYSTEM_PROMPT_TOKENS, "counted_as": "input"},
+            sharing={"fraction": _CONVERSATION_FRACTION, "length": length},
+            dataset=self.dataset.specification() | {"content_sha256": self.digest},
+            order=["shuffled indices", f"shuffled flags of every {FLAG_BLOCK} requests"],
+            generation={"input_length": "human turn, without the system prompt"},
+        )
 
 
 def _request(index: int, conversation: Conversation, carrier: bool) -> PlannedRequest:
@@ -453,34 +433,23 @@ class CodeCompletionWorkload(StreamedWorkload):
             )
 
     def specification(self) -> Mapping[str, Any]:
-        return {
-            "input_length": dict(_input_length(self)),
-            "output_length": specification_of(OUTPUT, "cl100k_base") | {"control": "max_tokens"},
-            "content": {
-                "domain": "code",
-                "language": ", ".join(sorted({function.language for function in self.functions})),
-                "system_prompt": {"present": False, "typical_tokens": 0},
-            },
-            "prefix_sharing": {
-                "fraction": _CODE_FRACTION,
-                "length": {"type": CONTEXT_LENGTH.type, "params": dict(CONTEXT_LENGTH.params)},
-                "prefixes": CONTEXTS,
-                "choice": f"Zipf, exponent {ZIPF_EXPONENT}",
-            },
-            "temperature": 0.0,
-            "stop": [],
-            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": [
-                    "context lengths",
-                    f"shuffled flags of every {FLAG_BLOCK} requests, when they are needed",
-                    "context of a flagged request",
-                    "output limit",
-                ],
-                "input_length": "function, without the repository context",
-            },
+        sharing = {
+            "fraction": _CODE_FRACTION,
+            "length": {"type": CONTEXT_LENGTH.type, "params": dict(CONTEXT_LENGTH.params)},
+            "prefixes": CONTEXTS,
+            "choice": f"Zipf, exponent {ZIPF_EXPONENT}",
         }
+        flags = f"shuffled flags of every {FLAG_BLOCK} requests, when they are needed"
+        return specified(
+            _input_length(self),
+            specification_of(OUTPUT, "cl100k_base"),
+            domain="code",
+            language=", ".join(sorted({function.language for function in self.functions})),
+            sharing=sharing,
+            dataset=self.dataset.specification() | {"content_sha256": self.digest},
+            order=["context lengths", flags, "context of a flagged request", "output limit"],
+            generation={"input_length": "function, without the repository context"},
+        )
 
 
 def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...]:

@@ -45,15 +45,13 @@ class LengthLaw(Protocol):
 class Fixed:
     """Return ``tokens``, always. Takes nothing from the generator."""
 
+    type = "fixed"
+
     tokens: int
 
     def __post_init__(self) -> None:
         _settle(self)
         _refuse(_length_mistakes("tokens", self.tokens), "Fixed")
-
-    @property
-    def type(self) -> str:
-        return "fixed"
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -74,16 +72,14 @@ class Fixed:
 class Uniform:
     """Whole numbers from ``low`` to ``high``, both included, equally likely. One ``randint`` per draw."""
 
+    type = "uniform"
+
     low: int
     high: int
 
     def __post_init__(self) -> None:
         _settle(self)
         _refuse(_bounds_mistakes(self.low, self.high), "Uniform")
-
-    @property
-    def type(self) -> str:
-        return "uniform"
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -107,6 +103,8 @@ class Normal:
     One ``normalvariate`` per draw; clamping does not redraw (AMB-36).
     """
 
+    type = "normal"
+
     mean: float
     sd: float
     low: int
@@ -116,10 +114,6 @@ class Normal:
         _settle(self)
         mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mean", self.mean, MOST_TOKENS)
         _refuse(mistakes + _spread_mistakes("sd", self.sd, MOST_TOKENS), "Normal")
-
-    @property
-    def type(self) -> str:
-        return "normal"
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -145,6 +139,8 @@ class LogNormal:
     One ``lognormvariate`` per draw; clamping does not redraw (AMB-36).
     """
 
+    type = "lognormal"
+
     mu: float
     sigma: float
     low: int
@@ -155,10 +151,6 @@ class LogNormal:
         # e to the power of more than 709 is no number any more; these bounds are far from it.
         mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mu", self.mu, 50)
         _refuse(mistakes + _spread_mistakes("sigma", self.sigma, 20), "LogNormal")
-
-    @property
-    def type(self) -> str:
-        return "lognormal"
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -181,15 +173,13 @@ class LogNormal:
 class Choice:
     """One of ``tokens``, equally likely. One ``choice`` per draw, also where there is only one length."""
 
+    type = "empirical"
+
     tokens: tuple[int, ...]
 
     def __post_init__(self) -> None:
         _settle(self)
         _refuse(_list_mistakes("tokens", self.tokens), "Choice")
-
-    @property
-    def type(self) -> str:
-        return "empirical"
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -216,6 +206,8 @@ class Empirical:
     given.
     """
 
+    type = "empirical"
+
     tokens: tuple[int, ...]
     weights: tuple[float, ...] | None = None
 
@@ -230,10 +222,6 @@ class Empirical:
     def histogram(cls, counts: Mapping[int, float]) -> Empirical:
         """Make a distribution from a mapping of each length to how often it occurs."""
         return cls(tuple(counts), tuple(counts.values()))
-
-    @property
-    def type(self) -> str:
-        return "empirical"
 
     @property
     def params(self) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, Uniform, specification_of
 from pytest_llmbench.workloads.readable import WORDS, as_ids, encoded, readable_ids
 from pytest_llmbench.workloads.stream import BulkRandom, Rewording, StreamedWorkload
-from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, RESERVED_NAMES
+from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, specified
 
 QUESTION_TOKENS: Final = 100
 MIXED_TARGETS: Final = (8192, 16384, 32768, 65536, 131072)
@@ -50,6 +51,8 @@ class LongContextWorkload(StreamedWorkload):
     document (``readable_ids``), then ``randint`` for the place of the quoted words. The prompt has exactly as
     many tokens of cl100k_base as the target says, as ids and as text.
     """
+
+    draws_anew = True
 
     targets: LengthLaw
     name: str = "long-context"
@@ -89,17 +92,12 @@ class LongContextWorkload(StreamedWorkload):
         name = "long-context" if self.name == UNIFORM_NAME else self.name
         return replace(self, targets=Fixed(target), name=name)
 
-    @property
-    def draws_anew(self) -> bool:
-        return True
-
     def rewording(self) -> Rewording:
         return lambda generator, _, tokens: as_ids(_prompt(generator, tokens))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
-        index = 0
-        while True:
+        for index in count():
             target = self.targets.draw(generator)
             yield PlannedRequest(
                 index=index,
@@ -108,29 +106,18 @@ class LongContextWorkload(StreamedWorkload):
                 token_ids=as_ids(_prompt(generator, target)),
                 temperature=self.temperature,
             )
-            index += 1
 
     def specification(self) -> Mapping[str, Any]:
-        output = specification_of(Fixed(self.output_tokens), "cl100k_base") | {"control": "max_tokens"}
-        return {
-            "input_length": specification_of(self.targets, "cl100k_base"),
-            "output_length": output,
-            "content": {
-                "domain": "general",
-                "language": "English",
-                "system_prompt": dict(NO_SYSTEM_PROMPT),
-                "structure": "a document of random plain words in sentences, then a question that quotes it",
-                "question_tokens": QUESTION_TOKENS,
-            },
-            "prefix_sharing": dict(NO_SHARING),
-            "temperature": self.temperature,
-            "stop": [],
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["target length", "words", "sentence lengths", "place of the quoted words"],
-                "words": len(WORDS),
-            },
-        }
+        structure = "a document of random plain words in sentences, then a question that quotes it"
+        return specified(
+            specification_of(self.targets, "cl100k_base"),
+            specification_of(Fixed(self.output_tokens), "cl100k_base"),
+            domain="general",
+            content={"structure": structure, "question_tokens": QUESTION_TOKENS},
+            temperature=self.temperature,
+            order=("target length", "words", "sentence lengths", "place of the quoted words"),
+            generation={"words": len(WORDS)},
+        )
 
 
 def long_context(limit_tokens: int | None = None) -> LongContextWorkload:

@@ -12,8 +12,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, cycle, islice
-from typing import Any, Final
+from itertools import accumulate, count, cycle, islice
+from typing import Any, ClassVar, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.numbers import percentage, trimmed
@@ -131,6 +131,8 @@ class SessionMix(_OfParts):
     taken in turn.
     """
 
+    unit: ClassVar[Unit] = "session"
+
     def __post_init__(self) -> None:
         mistakes = name_mistakes(self.name) + _part_mistakes(self.parts, fewest=1)
         mistakes += [
@@ -140,10 +142,6 @@ class SessionMix(_OfParts):
         ]
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
-
-    @property
-    def unit(self) -> Unit:
-        return "session"
 
     @property
     def answers(self) -> Answers:
@@ -430,6 +428,8 @@ class ClassMix(StreamedWorkload):
     the name and the standing of its base.
     """
 
+    draws_anew = True
+
     classes: tuple[RequestClass, ...] = (SHORT, LONG)
     base: SyntheticWorkload = SYNTHETIC_SKEWED
 
@@ -473,25 +473,19 @@ class ClassMix(StreamedWorkload):
         laws = self.base.input_tokens, self.base.output_tokens
         return mean_between(laws[0], *wanted.input) + mean_between(laws[1], *wanted.output)
 
-    @property
-    def draws_anew(self) -> bool:
-        return True
-
     def rewording(self) -> Rewording:
         return self.base.rewording()
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         cumulated = list(accumulate(each.share for each in self.classes))
-        index = 0
-        while True:
+        for index in count():
             point = generator.random()
             picked = next((c for c, end in zip(self.classes, cumulated, strict=True) if point < end), None)
             picked = picked or self.classes[-1]
             input_tokens = _draw_inside(self.base.input_tokens, picked.input, generator)
             max_tokens = _draw_inside(self.base.output_tokens, picked.output, generator)
             yield self.base.request(generator, index, input_tokens, max_tokens, picked.name)
-            index += 1
 
     def specification(self) -> Mapping[str, Any]:
         classes = [

@@ -33,7 +33,7 @@ from pytest_llmbench.workloads.readable import (
     tools_of_length,
 )
 from pytest_llmbench.workloads.stream import BulkRandom, Rewording, StreamedWorkload, derived_seed
-from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
+from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, specified
 
 PREFIX: Final = "profile:"
 SOURCE: Final = "after draft-mondal-llm-serving-workload-profiles-00"
@@ -108,15 +108,13 @@ class ProfileWorkload(StreamedWorkload):
     their own, too.
     """
 
+    draws_anew = True
+
     profile: Profile
 
     @property
     def name(self) -> str:
         return f"{PREFIX}{self.profile.code}"
-
-    @property
-    def draws_anew(self) -> bool:
-        return True
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
         """Lengths of the heads; empty if they are replaced as the stream goes on."""
@@ -159,33 +157,24 @@ class ProfileWorkload(StreamedWorkload):
     def specification(self) -> Mapping[str, Any]:
         profile = self.profile
         own = specification_of(profile.own_law, "cl100k_base")
-        return {
-            "input_length": own if profile.heads is None else _sum_of(profile.heads, own),
-            "output_length": specification_of(spread(profile.output), "cl100k_base")
-            | {"control": "max_tokens"}
+        return specified(
+            own if profile.heads is None else _sum_of(profile.heads, own),
+            specification_of(spread(profile.output), "cl100k_base")
             if profile.generates
             else {"unit": "tokens", "tokenizer": "cl100k_base", **NO_OUTPUT},
-            "content": {
-                "domain": "readable random words",
-                "language": "English",
-                "system_prompt": _system_prompt(profile),
-            },
-            "prefix_sharing": _sharing(profile.heads),
-            **_structured(profile),
-            **({} if profile.cuts is None else {"cuts": profile.cuts.specification()}),
-            "temperature": 0.0,
-            "stop": [],
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": [
-                    "heads from a seed of their own",
-                    f"flags of every {FLAG_BLOCK} requests, which head",
-                    "tokens after the head",
-                    *(["output limit"] if profile.generates else []),
-                    "words",
-                ],
-            },
-            "profiles": [
+            domain="readable random words",
+            system_prompt=_system_prompt(profile),
+            sharing=_sharing(profile.heads),
+            structured_output=_structured(profile),
+            cuts=profile.cuts and profile.cuts.specification(),
+            order=[
+                "heads from a seed of their own",
+                f"flags of every {FLAG_BLOCK} requests, which head",
+                "tokens after the head",
+                *(["output limit"] if profile.generates else []),
+                "words",
+            ],
+            profiles=[
                 {
                     "code": profile.code,
                     "source": SOURCE,
@@ -196,7 +185,7 @@ class ProfileWorkload(StreamedWorkload):
                     "not_known": profile.not_known,
                 }
             ],
-        }
+        )
 
 
 def spread(tokens: Range) -> LengthLaw:
@@ -351,9 +340,9 @@ def _sum_of(heads: Heads, own: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "empirical", "params": params, "unit": own["unit"], "tokenizer": own["tokenizer"]}
 
 
-def _sharing(heads: Heads | None) -> dict[str, Any]:
+def _sharing(heads: Heads | None) -> Mapping[str, Any]:
     if heads is None:
-        return dict(NO_SHARING)
+        return NO_SHARING
     law = spread(heads.tokens)
     choice = f"Zipf, exponent {trimmed(heads.exponent)}" if heads.exponent else "all alike"
     told: dict[str, Any] = {
@@ -366,21 +355,20 @@ def _sharing(heads: Heads | None) -> dict[str, Any]:
     return told if heads.uses is None else told | {"requests_per_prefix": list(heads.uses)}
 
 
-def _structured(profile: Profile) -> dict[str, Any]:
+def _structured(profile: Profile) -> dict[str, Any] | None:
     if profile.calls is None:
-        return {}
-    told = {
+        return None
+    return {
         "calls": profile.calls,
         "schemas": "of OpenAI's function calling, drawn from the seed",
         "counted_as": "input, as compact JSON in cl100k_base",
         "not_counted": "what the server's chat template makes of them",
     }
-    return {"structured_output": told}
 
 
-def _system_prompt(profile: Profile) -> dict[str, Any]:
+def _system_prompt(profile: Profile) -> Mapping[str, Any]:
     heads = profile.heads
     if heads is None or "system prompt" not in heads.what:
-        return dict(NO_SYSTEM_PROMPT)
+        return NO_SYSTEM_PROMPT
     typical = round(math.exp((math.log(heads.tokens[0]) + math.log(heads.tokens[1])) / 2))
     return {"present": True, "typical_tokens": typical, "counted_as": "input"}

@@ -50,7 +50,12 @@ from pytest_llmbench.workloads.adapted import Cuts, cuts_of, seconds_law
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of, specification_of
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
 from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, Unit, derived_seed, streamed
-from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, RESERVED_NAMES, temperature_mistakes
+from pytest_llmbench.workloads.synthetic import (
+    NO_SYSTEM_PROMPT,
+    RESERVED_NAMES,
+    specified,
+    temperature_mistakes,
+)
 
 Ids = npt.NDArray[np.uint32]
 
@@ -64,21 +69,15 @@ class SessionStream(StreamedWorkload):
     """Base of the workloads of sessions."""
 
     __slots__ = ()
-
-    @property
-    def unit(self) -> Unit:
-        return "session"
+    unit: Unit = "session"
 
 
 class OwnSessions(SessionStream):
     """Base of sessions whose cuts and answers can be others, and which can have other words."""
 
     __slots__ = ()
+    rewords_sessions = True
     cuts: Cuts | None
-
-    @property
-    def rewords_sessions(self) -> bool:
-        return True
 
     def replaced(self, **fields: Any) -> OwnSessions:
         """The workload with other values of these fields."""
@@ -94,6 +93,8 @@ class SessionWorkload(OwnSessions):
     another generator, so shapes can be drawn without them. Groups take turns: session i is of group
     i modulo ``groups``.
     """
+
+    draws_anew = True
 
     name: str
     turns: LengthLaw
@@ -144,10 +145,6 @@ class SessionWorkload(OwnSessions):
             )
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
-
-    @property
-    def draws_anew(self) -> bool:
-        return True
 
     @property
     def shared_tokens(self) -> int:
@@ -212,30 +209,27 @@ class SessionWorkload(OwnSessions):
             first += len(session.turns)
 
     def specification(self) -> Mapping[str, Any]:
-        system = dict(NO_SYSTEM_PROMPT)
+        system = NO_SYSTEM_PROMPT
         if self.system_tokens:
             system = {"present": True, "typical_tokens": self.system_tokens, "counted_as": "input"}
         shared = {"type": "fixed", "params": {"tokens": self.shared_tokens}}
-        return {
-            "input_length": specification_of(self.input_tokens, _TOKENIZER) | {"of": "new input of a turn"},
-            "output_length": specification_of(self.output_tokens, _TOKENIZER) | {"control": "max_tokens"},
-            "content": {
-                "domain": "readable random words",
-                "language": "English",
-                "system_prompt": system,
-                "context": f"deltas with {'recorded' if self.answers == 'recorded' else 'live'} answers",
+        generator = "Python random.Random, a seed each for shapes, shared beginnings and words"
+        return specified(
+            specification_of(self.input_tokens, _TOKENIZER) | {"of": "new input of a turn"},
+            specification_of(self.output_tokens, _TOKENIZER),
+            domain="readable random words",
+            system_prompt=system,
+            content={
+                "context": f"deltas with {'recorded' if self.answers == 'recorded' else 'live'} answers"
             },
-            "prefix_sharing": {"fraction": float(self.shared_tokens > 0), "length": shared},
-            "temperature": self.temperature,
-            "stop": [],
-            "sessions": self._layers(),
-            **({} if self.cuts is None else {"cuts": self.cuts.specification()}),
+            sharing={"fraction": float(self.shared_tokens > 0), "length": shared},
+            temperature=self.temperature,
+            sessions=self._layers(),
+            cuts=self.cuts and self.cuts.specification(),
             **stated_answers(self.answers),
-            "generation": {
-                "generator": "Python random.Random, a seed each for shapes, shared beginnings and words",
-                "order": ["turns", "own document", "per turn: pause, input, output"],
-            },
-        }
+            order=("turns", "own document", "per turn: pause, input, output"),
+            generation={"generator": generator},
+        )
 
     def _layers(self) -> dict[str, Any]:
         pause = None if self.pause_ms is None else _law(self.pause_ms, "ms")
@@ -256,6 +250,8 @@ class SessionWorkload(OwnSessions):
 class ProbeSessions(SessionStream):
     """Some sessions of another workload in other words, with which a load of that is compared."""
 
+    draws_anew = True
+
     base: StreamedWorkload
     shapes_seed: int
     """Seed of the sequence of ``base`` that the sessions are taken from."""
@@ -265,10 +261,6 @@ class ProbeSessions(SessionStream):
     @property
     def name(self) -> str:
         return f"{self.base.name} (probes)"
-
-    @property
-    def draws_anew(self) -> bool:
-        return True
 
     @property
     def shared_tokens(self) -> int:

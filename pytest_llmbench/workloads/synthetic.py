@@ -10,8 +10,10 @@ Sums by seed are questions with a known answer that need no data set.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
@@ -41,11 +43,46 @@ NO_SHARING: Final[Mapping[str, Any]] = {
     "fraction": 0.0,
     "length": {"type": "fixed", "params": {"tokens": 0}},
 }
+NOTHING_MORE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 _REFERENCE_LAWS: Final[Mapping[str, tuple[LengthLaw, LengthLaw]]] = {
     "synthetic-uniform": (Uniform(128, 512), Uniform(64, 256)),
     "synthetic-skewed": (LogNormal(5.5, 1.0, 32, 4096), LogNormal(4.5, 1.2, 16, 2048)),
 }
+
+
+def specified(
+    input_length: Mapping[str, Any],
+    output_length: Mapping[str, Any],
+    *,
+    domain: str,
+    order: Sequence[str],
+    language: str = "English",
+    system_prompt: Mapping[str, Any] = NO_SYSTEM_PROMPT,
+    sharing: Mapping[str, Any] = NO_SHARING,
+    temperature: float = 0.0,
+    content: Mapping[str, Any] = NOTHING_MORE,
+    generation: Mapping[str, Any] = NOTHING_MORE,
+    **items: Any,
+) -> dict[str, Any]:
+    """The specification of a workload of ours, with all that section 4.3.1 wants stated. ``content`` and
+    ``generation``: what these items say beside the rest; ``items``: further ones, left out where they are
+    None."""
+    return {
+        "input_length": dict(input_length),
+        "output_length": {**output_length, "control": "max_tokens"},
+        "content": {
+            "domain": domain,
+            "language": language,
+            "system_prompt": dict(system_prompt),
+            **content,
+        },
+        "prefix_sharing": dict(sharing),
+        "temperature": temperature,
+        "stop": [],
+        **{name: item for name, item in items.items() if item is not None},
+        "generation": {"generator": "Python random.Random(seed)", "order": list(order), **generation},
+    }
 
 
 def name_mistakes(name: str) -> list[str]:
@@ -66,6 +103,8 @@ class SyntheticWorkload(StreamedWorkload):
     beginning of a longer one.
     """
 
+    draws_anew = True
+
     name: str
     input_tokens: LengthLaw
     output_tokens: LengthLaw
@@ -84,21 +123,15 @@ class SyntheticWorkload(StreamedWorkload):
     def standard(self) -> bool:
         return self.name in STANDARD_NAMES
 
-    @property
-    def draws_anew(self) -> bool:
-        return True
-
     def rewording(self) -> Rewording:
         return lambda generator, _, tokens: generator.randints(0, self.highest_token_id, tokens)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
-        index = 0
-        while True:
+        for index in count():
             input_tokens = self.input_tokens.draw(generator)
             max_tokens = self.output_tokens.draw(generator)
             yield self.request(generator, index, input_tokens, max_tokens)
-            index += 1
 
     def request(
         self, generator: BulkRandom, index: int, input_tokens: int, max_tokens: int, class_label: str = ""
@@ -114,23 +147,15 @@ class SyntheticWorkload(StreamedWorkload):
         )
 
     def specification(self) -> Mapping[str, Any]:
-        return {
-            "input_length": specification_of(self.input_tokens, self.tokenizer),
-            "output_length": specification_of(self.output_tokens, self.tokenizer) | {"control": "max_tokens"},
-            "content": {
-                "domain": "random",
-                "language": "none",
-                "system_prompt": dict(NO_SYSTEM_PROMPT),
-            },
-            "prefix_sharing": dict(NO_SHARING),
-            "temperature": self.temperature,
-            "stop": [],
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["input length", "output limit", "token ids"],
-                "token_ids": {"min": 0, "max": self.highest_token_id},
-            },
-        }
+        return specified(
+            specification_of(self.input_tokens, self.tokenizer),
+            specification_of(self.output_tokens, self.tokenizer),
+            domain="random",
+            language="none",
+            temperature=self.temperature,
+            order=("input length", "output limit", "token ids"),
+            generation={"token_ids": {"min": 0, "max": self.highest_token_id}},
+        )
 
 
 def _mistakes(workload: SyntheticWorkload) -> list[str]:
@@ -178,17 +203,14 @@ class ArithmeticWorkload(StreamedWorkload):
     the reply.
     """
 
+    draws_anew = True
+
     name: str = ARITHMETIC_NAME
     max_tokens: int = _OUTPUT_TOKENS
 
-    @property
-    def draws_anew(self) -> bool:
-        return True
-
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        generator, count = BulkRandom(seed), reference_tokenizer().count
-        index = 0
-        while True:
+        generator, tokens_of = BulkRandom(seed), reference_tokenizer().count
+        for index in count():
             left, right = generator.randint(_LEAST, _MOST), generator.randint(_LEAST, _MOST)
             label, sign, answer = (
                 ("add", "+", left + right),
@@ -199,34 +221,22 @@ class ArithmeticWorkload(StreamedWorkload):
             yield PlannedRequest(
                 index=index,
                 max_tokens=self.max_tokens,
-                input_tokens=count(text),
+                input_tokens=tokens_of(text),
                 text=text,
                 class_label=label,
                 expected=ExpectedAnswer(str(answer), "number"),
             )
-            index += 1
 
     def specification(self) -> Mapping[str, Any]:
         # Each number is one token, so all questions are of one length.
         length = Fixed(reference_tokenizer().count(_asked(_LEAST, "+", _MOST)))
-        output = specification_of(Fixed(self.max_tokens), "cl100k_base")
-        return {
-            "input_length": specification_of(length, "cl100k_base"),
-            "output_length": output | {"control": "max_tokens"},
-            "content": {
-                "domain": "arithmetic",
-                "language": "English",
-                "system_prompt": dict(NO_SYSTEM_PROMPT),
-            },
-            "prefix_sharing": dict(NO_SHARING),
-            "temperature": 0.0,
-            "stop": [],
-            "scorer": "number",
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["operation by index modulo 3", "left number", "right number"],
-            },
-        }
+        return specified(
+            specification_of(length, "cl100k_base"),
+            specification_of(Fixed(self.max_tokens), "cl100k_base"),
+            domain="arithmetic",
+            order=("operation by index modulo 3", "left number", "right number"),
+            scorer="number",
+        )
 
 
 def _asked(left: int, sign: str, right: int) -> str:

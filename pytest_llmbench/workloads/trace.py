@@ -13,7 +13,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.dataset import DatasetIdentity, observed_lengths, texts_digest
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.stream import BulkRandom, StreamedWorkload, derived_seed
-from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SYSTEM_PROMPT, name_mistakes
+from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, name_mistakes, specified
 
 MOONCAKE_BLOCK: Final = 512
 """Tokens that one hash id stands for in Mooncake's traces."""
@@ -47,6 +47,8 @@ class TraceWorkload(StreamedWorkload):
     contents do not.
     """
 
+    draws_anew = True
+
     name: str
     entries: tuple[TraceEntry, ...] = field(compare=False, repr=False)
     dataset: DatasetIdentity
@@ -69,10 +71,6 @@ class TraceWorkload(StreamedWorkload):
         if not self.timed:
             return ()
         return tuple(round(entry.offset_ms * 1_000_000) for entry in self.entries)
-
-    @property
-    def draws_anew(self) -> bool:
-        return True
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
@@ -107,21 +105,17 @@ class TraceWorkload(StreamedWorkload):
 
     def specification(self) -> Mapping[str, Any]:
         input_length, output_length, sharing = _stated(self)
-        return {
-            "input_length": dict(input_length),
-            "output_length": output_length | {"control": "max_tokens"},
-            "content": {"domain": "random", "language": "none", "system_prompt": dict(NO_SYSTEM_PROMPT)},
-            "prefix_sharing": dict(sharing),
-            "temperature": 0.0,
-            "stop": [],
-            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["token ids; of an entry with hash ids one generator per block"],
-                "token_ids": {"min": 0, "max": self.highest_token_id},
-                "block_tokens": self.block_tokens,
-            },
-        }
+        ids = {"min": 0, "max": self.highest_token_id}
+        return specified(
+            input_length,
+            output_length,
+            domain="random",
+            language="none",
+            sharing=sharing,
+            dataset=self.dataset.specification() | {"content_sha256": self.digest},
+            order=["token ids; of an entry with hash ids one generator per block"],
+            generation={"token_ids": ids, "block_tokens": self.block_tokens},
+        )
 
 
 def shared_blocks(hash_ids: Sequence[int], seen: set[int]) -> int:

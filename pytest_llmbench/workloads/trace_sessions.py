@@ -37,7 +37,7 @@ from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, starting_with_a_word, word_ids
 from pytest_llmbench.workloads.sessions import MOST_TURNS, OwnSessions, answers_mistakes, live_turn
 from pytest_llmbench.workloads.stream import BulkRandom, derived_seed
-from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, name_mistakes
+from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, name_mistakes, specified
 from pytest_llmbench.workloads.trace import (
     LONGEST_MS,
     MOONCAKE_BLOCK,
@@ -46,12 +46,8 @@ from pytest_llmbench.workloads.trace import (
 )
 
 _MOST_MISTAKES: Final = 12
-_IN_WORDS: Final = {
-    "domain": "readable random words",
-    "language": "English",
-    "system_prompt": dict(NO_SYSTEM_PROMPT),
-    "context": "recorded blocks where the trace names them, else deltas with recorded answers",
-}
+_CONTEXT: Final = "recorded blocks where the trace names them, else deltas with recorded answers"
+_IN_WORDS: Final[Mapping[str, Any]] = {"domain": "readable random words", "content": {"context": _CONTEXT}}
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -475,37 +471,34 @@ def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
     shared = [begins.shared for own in _beginnings(workload) for begins in own]
     inputs = observed_lengths([turn.input_tokens for turn in turns])
     order = "sessions of the trace, shuffled" if workload.shuffled else "sessions of the trace"
-    return {
-        "input_length": inputs | {"of": "whole prompt of a turn"},
-        "output_length": observed_lengths([turn.output_tokens for turn in turns]) | {"control": "max_tokens"},
-        "content": _as_recorded(workload) if workload.messages_sha256 else dict(_IN_WORDS),
-        "prefix_sharing": stated_sharing(shared),
-        "temperature": 0.0,
-        "stop": [],
-        "sessions": {
+    generator = "Python random.Random, a seed for each block, and one for the words of a repetition"
+    return specified(
+        inputs | {"of": "whole prompt of a turn"},
+        observed_lengths([turn.output_tokens for turn in turns]),
+        **(_as_recorded(workload) if workload.messages_sha256 else _IN_WORDS),
+        sharing=stated_sharing(shared),
+        sessions={
             "count": len(workload.sessions),
             "turns": _observed([len(session.turns) for session in workload.sessions], "turns"),
             "pause": _observed(pauses, "ms") if pauses else None,
         },
-        **({} if workload.cuts is None else {"cuts": workload.cuts.specification()}),
+        cuts=workload.cuts and workload.cuts.specification(),
         **stated_answers(workload.answers),
-        "dataset": workload.dataset.specification() | {"content_sha256": workload.digest},
-        "generation": {
-            "generator": "Python random.Random, a seed for each block, and one for the words of a repetition",
-            "order": [order, "turns", "choices of words for each block, or new sentences"],
-            "block_tokens": workload.block_tokens,
-        },
-    }
+        dataset=workload.dataset.specification() | {"content_sha256": workload.digest},
+        order=(order, "turns", "choices of words for each block, or new sentences"),
+        generation={"generator": generator, "block_tokens": workload.block_tokens},
+    )
 
 
 def _as_recorded(workload: TraceSessionWorkload) -> dict[str, Any]:
     system_tokens, answers = workload.system_tokens, workload.answers
     prompt = {"present": True, "typical_tokens": system_tokens, "counted_as": "input"}
+    context = f"full message arrays with {'recorded' if answers == 'recorded' else 'live'} answers"
     return {
         "domain": "messages of the data set, with their roles",
         "language": "that of the data set",
-        "system_prompt": prompt if system_tokens else dict(NO_SYSTEM_PROMPT),
-        "context": f"full message arrays with {'recorded' if answers == 'recorded' else 'live'} answers",
+        "system_prompt": prompt if system_tokens else NO_SYSTEM_PROMPT,
+        "content": {"context": context},
     }
 
 
