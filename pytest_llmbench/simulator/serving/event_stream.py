@@ -1,5 +1,4 @@
-"""How the tokens of one reply become events, in the shapes that vLLM's server gives them, and events become
-writes, as the stream's options say. Pure.
+"""The texts of the tokens of one reply, and its events in the shapes that vLLM's server gives them. Pure.
 
 Whatever is the same for all chunks of a reply, or for all replies, is encoded once.
 """
@@ -7,13 +6,11 @@ Whatever is the same for all chunks of a reply, or for all replies, is encoded o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench.simulator.engine.answers import StructuredReply
 from pytest_llmbench.simulator.engine.cheats import CANNED, WORDS
-from pytest_llmbench.simulator.engine.faults import LINE_ENDS, FirstChunk, ReasoningPlace, StreamOptions
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.engine.faults import FirstChunk, ReasoningPlace
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 
 _TAGS: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -94,167 +91,6 @@ class TokenTexts:
         if self._canned and token == 0:
             return "content", CANNED
         return "content", self._word(token)
-
-
-class EventStream:
-    """Makes the writes of one streamed reply. ``truth`` is updated as tokens come in."""
-
-    def __init__(
-        self,
-        text: ReplyText,
-        options: StreamOptions,
-        chunk_tokens: Iterator[int],
-        truth: GroundTruth,
-        *,
-        texts: TokenTexts,
-        include_usage: bool = False,
-        continuous_usage: bool = False,
-        plain: bool = False,
-    ) -> None:
-        """``plain``: nothing changes the bytes of a chunk, so those of plain texts are known beforehand."""
-        self._text = text
-        self._plain: bool | None = None if plain else False
-        """Whether the bytes of chunks are known; None: decided with the first token."""
-        self._options = options
-        self._sizes = chunk_tokens
-        self._truth = truth
-        self._texts = texts
-        place = options.usage
-        self._usage_apart = place in ("separate", "empty_delta") or (place == "asked" and include_usage)
-        self._usage_each = place == "every_chunk" or (place == "asked" and continuous_usage)
-        self._pending: list[str] = []
-        self._times: list[int] = []
-        self._field = "content"
-        self._held = ""
-        self._size = 1
-        self._begun = False
-        self._gathered: list[bytes] = []
-        self.visible = False
-        """Whether text that is not white space has been put into a write."""
-        self.thought = False
-        """Whether a thought has been put into a write since somebody set this to False."""
-        self._first_pending = 0
-
-    @property
-    def holds_text(self) -> bool:
-        """Whether tokens have come in whose text has not been put into a write yet."""
-        return bool(self._pending or self._held or self._gathered)
-
-    def opening(self) -> list[bytes]:
-        """The writes that are due when the request has been accepted."""
-        role = self._text.role() if self._options.role_chunk == "at_start" else None
-        return [] if role is None else self._writes([role])
-
-    def token(self) -> list[bytes]:
-        """Add a token, which left the engine at ``truth.last_token_ns``; returns the writes that are now
-        due."""
-        number = self._truth.output_tokens
-        if self._plain is None:
-            self._plain = self._texts.plain
-        self._truth.output_tokens += 1
-        if self._plain:
-            chunk = self._text.content(number)
-            if number:
-                return [chunk]
-            self.visible = True
-            role = self._text.role()
-            return [chunk] if role is None else [role, chunk]
-        if number < self._texts.reasoning_tokens:
-            self._truth.reasoning_tokens += 1
-        field, text = self._texts.of(number)
-        events: list[bytes] = []
-        if self._pending and field != self._field:
-            events += self._chunk()
-        self._field = field
-        if not self._pending:
-            self._first_pending, self._size = number, next(self._sizes)
-        self._pending.append(self._hold_back(number, text))
-        if self._options.token_times or self._options.server_timestamps:
-            self._times.append(self._truth.last_token_ns or 0)
-        if len(self._pending) >= self._size:
-            events += self._chunk()
-        return self._writes(events)
-
-    def ending(self, reason: str) -> list[bytes]:
-        """The writes after the last token; there is at least one."""
-        events = self._chunk() if self._pending else []
-        reason = self._texts.finish_reason(reason)
-        delta = self._texts.delta(self._field, self._held) if self._held else {}
-        self.visible |= bool(self._held.strip())
-        timings = {"timings": self._truth.timings()} if self._options.server_timings else {}
-        more = {"usage": self._truth.usage()} if self._usage_each or self._options.usage == "finish" else {}
-        more |= {} if self._usage_apart else timings
-        per_step = self._truth.tokens_per_step if self._options.metrics == "tensorrt-llm" else None
-        events.append(self._text.chunk(delta, reason, per_step, **more))
-        if self._usage_apart:
-            empty_delta = self._options.usage == "empty_delta"
-            make = self._text.usage_with_empty_delta if empty_delta else self._text.usage_chunk
-            events.append(make(self._truth.usage(), **timings))
-        if self._options.done_marker:
-            events.append(DONE)
-        writes = self._writes(events)
-        if self._gathered:
-            writes.append(b"".join(self._gathered))
-            self._gathered = []
-        return writes
-
-    def _hold_back(self, number: int, text: str) -> str:
-        """``text`` after what has been held back before it; or nothing, if it is held back now."""
-        visible = number - self._texts.reasoning_tokens
-        if visible < 0:
-            return text
-        every, first = self._options.blank_every, self._options.first_chunk
-        text, self._held = self._held + text, ""
-        if (visible == 0 and first == "empty") or (every and visible % every == every - 1):
-            self._held, text = text, ""
-        return text
-
-    def _chunk(self) -> list[bytes]:
-        """The event of the pending tokens, after the role chunk if that is due."""
-        events = []
-        text = "".join(self._pending)
-        delta = self._texts.delta(self._field, text)
-        if not self._begun:
-            self._begun = True
-            if self._options.role_chunk == "at_first_token":
-                role = self._text.role()
-                events += [] if role is None else [role]
-            elif self._options.role_chunk == "in_first_chunk":
-                delta = {"role": "assistant", **delta}
-        more: dict[str, Any] = {"usage": self._truth.usage()} if self._usage_each else {}
-        if self._options.token_times:
-            more["metrics"] = {"token_ns": self._times}
-        if self._options.server_timestamps:
-            more["token_times_ns"] = self._times
-        self._times = []
-        events.append(self._text.chunk(delta, **more))
-        thoughts = max(0, self._texts.reasoning_tokens - self._first_pending)
-        self.thought |= thoughts > 0
-        self.visible |= bool("".join(self._pending[thoughts:]).strip())
-        self._pending = []
-        return events
-
-    def _writes(self, events: list[bytes]) -> list[bytes]:
-        options = self._options
-        if options.line_end != "lf":
-            end = LINE_ENDS[options.line_end]
-            events = [event.replace(b"\n", end) for event in events]
-        if options.writes_per_event > 1:  # pieces of about the same length, none of them empty
-            lengths = [-(-len(event) // options.writes_per_event) for event in events]
-            return [
-                event[at : at + length]
-                for event, length in zip(events, lengths, strict=True)
-                for at in range(0, len(event), length)
-            ]
-        if options.events_per_write == 1:
-            return events
-        writes = []
-        for event in events:
-            self._gathered.append(event)
-            if len(self._gathered) >= options.events_per_write:
-                writes.append(b"".join(self._gathered))
-                self._gathered = []
-        return writes
 
 
 def _event(value: dict[str, Any]) -> bytes:

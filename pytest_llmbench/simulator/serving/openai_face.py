@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_llmbench.simulator.engine.faults import (
     ALL_FAULTS,
+    LINE_ENDS,
     TRANSPORT_FAULTS,
     FaultKind,
     FaultOptions,
@@ -32,7 +33,6 @@ from pytest_llmbench.simulator.serving.asgi import (
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import (
     DONE,
-    EventStream,
     ReplyText,
     TokenTexts,
     error_event,
@@ -85,22 +85,23 @@ class OpenAIFace(HttpFace):
         self._headers = [(b"x-request-id", truth.request_id.encode("latin-1"))]
         model = request.adapter or self._driver.config.model
         text = ReplyText(self._endpoint, truth.request_id, int(time.time()), model, texts.first_word)
-        timings = options.server_timings
         if self.whole:
+            timings = options.server_timings
             return WholeReply(self._send, text, texts, truth, clock, self._headers, timings=timings)
         others = replace(options, trace=False, comment_ms=0.0, done_marker=True, server_timings=True)
         plain = others == StreamOptions() and not request.continuous_usage
-        stream = EventStream(
+        reply = StreamedReply(
+            self._send,
             text,
             options,
-            chunk_tokens,
+            request,
+            texts,
             truth,
-            texts=texts,
-            include_usage=request.include_usage,
-            continuous_usage=request.continuous_usage,
+            chunk_tokens,
+            clock,
+            self._headers,
             plain=plain and not self._driver.config.speculative_tokens,
         )
-        reply = StreamedReply(self._send, stream, truth, clock, self._headers, timings=timings)
         if options.comment_ms > 0:
             self._tasks.append(asyncio.create_task(reply.keep_alive(options.comment_ms / 1000.0)))
         return reply
@@ -199,47 +200,70 @@ class BufferedWrites:
             await send_body(self._send, b"".join(self._parts))
 
 
-class StreamedReply:
-    """A reply of server-sent events, whose headers are sent on acceptance."""
+class StreamedReply(ChunkedReply):
+    """A reply of server-sent events, whose headers are sent on acceptance, with the quirks of a scenario."""
 
     def __init__(
         self,
         send: Send,
-        stream: EventStream,
+        text: ReplyText,
+        options: StreamOptions,
+        request: GenerationRequest,
+        texts: TokenTexts,
         truth: GroundTruth,
+        chunk_tokens: Iterator[int],
         clock: Clock,
         headers: Headers,
         *,
-        timings: bool,
+        plain: bool,
     ) -> None:
-        """``timings``: whether an error carries the engine's own figures."""
-        self.truth = truth
-        self._timings = timings
-        self._send = send
-        self._stream = stream
-        self._clock = clock
-        self._headers = headers
+        """``plain``: nothing changes the bytes of a chunk, so those of plain texts are known beforehand."""
+        super().__init__(texts, truth, chunk_tokens, clock)
+        self._send, self._text, self._options, self._headers = send, text, options, headers
+        self._plain: bool | None = None if plain else False
+        """Whether the bytes of chunks are known; None: decided with the first token."""
+        place = options.usage
+        self._usage_apart = place in ("separate", "empty_delta") or (
+            place == "asked" and request.include_usage
+        )
+        self._usage_each = place == "every_chunk" or (place == "asked" and request.continuous_usage)
+        self._times: list[int] = []
+        self._held = ""
+        self._begun = False
+        self._gathered: list[bytes] = []
+        self._visible = self._thought = False
+        """Whether visible text has come in, and whether a thought has since the last write."""
         self._written_ns = 0
         self._ended = False
 
     async def begin(self) -> None:
         await send_start(self._send, 200, _EVENT_STREAM + self._headers)
         self._written_ns = self._clock()
-        for write in self._stream.opening():
+        role = self._text.role() if self._options.role_chunk == "at_start" else None
+        for write in [] if role is None else self._writes([role]):
             await self._write(write)
 
     async def token(self) -> None:
-        writes = self._stream.token()
-        if writes:
-            self._stamp()
-        for write in writes:
-            await self._write(write)
+        if self._plain is None:
+            self._plain = self._texts.plain
+        if not self._plain:
+            await super().token()
+            return
+        number = self.truth.output_tokens
+        self.truth.output_tokens += 1
+        self._visible = True
+        self._stamp()
+        role = None if number else self._text.role()
+        if role is not None:
+            await self._write(role)
+        await self._write(self._text.content(number))
 
     async def finish(self, reason: str) -> bool:
-        holds_text = self._stream.holds_text
-        *writes, last = self._stream.ending(reason)
-        if holds_text:
+        await self._chunk()
+        if self._held or self._gathered:
+            self._visible |= bool(self._held.strip())
             self._stamp()
+        *writes, last = self._last_writes(self._texts.finish_reason(reason))
         for write in writes:
             await self._write(write)
         self._ended = True
@@ -249,7 +273,7 @@ class StreamedReply:
 
     async def fail(self, message: str) -> None:
         self._ended = True
-        more = {"timings": self.truth.timings()} if self._timings else {}
+        more = {"timings": self.truth.timings()} if self._options.server_timings else {}
         await send_body(self._send, error_event(message, **more) + DONE)
 
     async def keep_alive(self, every_s: float) -> None:
@@ -265,9 +289,91 @@ class StreamedReply:
     def stop(self) -> None:
         self._ended = True
 
+    def _said(self, number: int, text: str) -> str:
+        """``text`` after what has been held back before it; or nothing, if it is held back now."""
+        options, visible = self._options, number - self._texts.reasoning_tokens
+        if options.token_times or options.server_timestamps:
+            self._times.append(self.truth.last_token_ns or 0)
+        if visible < 0:
+            return text
+        text, self._held = self._held + text, ""
+        every = options.blank_every
+        if (visible == 0 and options.first_chunk == "empty") or (every and visible % every == every - 1):
+            self._held, text = text, ""
+        return text
+
+    def _note(self, *, visible: bool, thought: bool) -> None:
+        self._visible |= visible
+        self._thought |= thought
+
     def _stamp(self) -> None:
-        self.truth.note_content(self._clock(), visible=self._stream.visible, thought=self._stream.thought)
-        self._stream.thought = False
+        """Note that what has been gathered is about to be written."""
+        self.truth.note_content(self._clock(), visible=self._visible, thought=self._thought)
+        self._thought = False
+
+    async def _send_texts(self, texts: list[str]) -> None:
+        """Send the event of these tokens, after the role chunk if that is due."""
+        events = []
+        delta = self._texts.delta(self._field, "".join(texts))
+        if not self._begun:
+            self._begun = True
+            if self._options.role_chunk == "at_first_token":
+                role = self._text.role()
+                events += [] if role is None else [role]
+            elif self._options.role_chunk == "in_first_chunk":
+                delta = {"role": "assistant", **delta}
+        more: dict[str, Any] = {"usage": self.truth.usage()} if self._usage_each else {}
+        if self._options.token_times:
+            more["metrics"] = {"token_ns": self._times}
+        if self._options.server_timestamps:
+            more["token_times_ns"] = self._times
+        self._times = []
+        writes = self._writes([*events, self._text.chunk(delta, **more)])
+        if writes:
+            self._stamp()
+        for write in writes:
+            await self._write(write)
+
+    def _last_writes(self, reason: str) -> list[bytes]:
+        """The writes after the last chunk of tokens; there is at least one."""
+        truth, options = self.truth, self._options
+        delta = self._texts.delta(self._field, self._held) if self._held else {}
+        timings = {"timings": truth.timings()} if options.server_timings else {}
+        more = {"usage": truth.usage()} if self._usage_each or options.usage == "finish" else {}
+        more |= {} if self._usage_apart else timings
+        per_step = truth.tokens_per_step if options.metrics == "tensorrt-llm" else None
+        events = [self._text.chunk(delta, reason, per_step, **more)]
+        if self._usage_apart:
+            empty_delta = options.usage == "empty_delta"
+            make = self._text.usage_with_empty_delta if empty_delta else self._text.usage_chunk
+            events.append(make(truth.usage(), **timings))
+        if options.done_marker:
+            events.append(DONE)
+        writes = self._writes(events)
+        return [*writes, b"".join(self._gathered)] if self._gathered else writes
+
+    def _writes(self, events: list[bytes]) -> list[bytes]:
+        """The writes that are now due."""
+        options = self._options
+        if options.line_end != "lf":
+            end = LINE_ENDS[options.line_end]
+            events = [event.replace(b"\n", end) for event in events]
+        if options.writes_per_event > 1:  # pieces of about the same length, none of them empty
+            lengths = [-(-len(event) // options.writes_per_event) for event in events]
+            return [
+                event[at : at + length]
+                for event, length in zip(events, lengths, strict=True)
+                for at in range(0, len(event), length)
+            ]
+        if options.events_per_write == 1:
+            return events
+        writes = []
+        for event in events:
+            self._gathered.append(event)
+            if len(self._gathered) >= options.events_per_write:
+                writes.append(b"".join(self._gathered))
+                self._gathered = []
+        return writes
 
     async def _write(self, data: bytes) -> None:
         self._written_ns = self._clock()

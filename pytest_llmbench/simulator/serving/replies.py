@@ -78,9 +78,13 @@ class ChunkedReply:
             self._size = next(self._sizes)
         truth.output_tokens += 1
         truth.reasoning_tokens += number < self._texts.reasoning_tokens
-        self._pending.append(text)
+        self._pending.append(self._said(number, text))
         if len(self._pending) == self._size:
             await self._chunk()
+
+    def _said(self, number: int, text: str) -> str:  # noqa: ARG002 - some hold text back, by its number
+        """The text that a token adds to its chunk."""
+        return text
 
     def stop(self) -> None:
         """Do nothing: this reply never writes of its own accord."""
@@ -91,8 +95,12 @@ class ChunkedReply:
         pending, self._pending = self._pending, []
         thoughts = max(0, self._texts.reasoning_tokens - (self.truth.output_tokens - len(pending)))
         visible = bool("".join(pending[thoughts:]).strip())
-        self.truth.note_content(self._clock(), visible=visible, thought=thoughts > 0)
+        self._note(visible=visible, thought=thoughts > 0)
         await self._send_texts(pending)
+
+    def _note(self, *, visible: bool, thought: bool) -> None:
+        """Note that a chunk is complete, which is written at once unless something gathers chunks."""
+        self.truth.note_content(self._clock(), visible=visible, thought=thought)
 
     async def _send_texts(self, texts: list[str]) -> None:
         """Send a chunk of these tokens, which are of the field ``self._field``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine.faults import StreamOptions
+from pytest_llmbench.simulator.engine.request import GenerationRequest
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.serving.event_stream import EventStream, ReplyText, TokenTexts
+from pytest_llmbench.simulator.serving.asgi import Message
+from pytest_llmbench.simulator.serving.event_stream import ReplyText, TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.openai_face import StreamedReply
 from pytest_llmbench.simulator.serving.replies import ChunkedReply
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 
@@ -33,26 +37,38 @@ EACH_OPTION = st.builds(
 
 
 def reply(options: StreamOptions, tokens: int, thoughts: int = 0, *, plain: bool = False) -> bytes:
+    """The body of a streamed reply."""
     texts = TokenTexts(3, options.reasoning_place, options.first_chunk)
     texts.reason_first(thoughts)
     truth = GroundTruth("id", 0, prompt_tokens=5)
-    stream = EventStream(
-        ReplyText(Endpoint.CHAT, "id", 1, "m", 3),
-        options,
-        options.chunk_tokens(EngineSequence("", 5, tokens)),
-        truth,
-        texts=texts,
-        include_usage=True,
-        plain=plain,
-    )
-    writes = stream.opening()
-    for _ in range(tokens):
-        truth.note_token(1)
-        writes += stream.token()
-    writes += stream.ending("stop")
+    writes: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        writes.append(message.get("body", b"") or b"".join(value for _, value in message["headers"]))
+
+    async def run() -> None:
+        stream = StreamedReply(
+            send,
+            ReplyText(Endpoint.CHAT, "id", 1, "m", 3),
+            options,
+            GenerationRequest(max_tokens=tokens),
+            texts,
+            truth,
+            options.chunk_tokens(EngineSequence("", 5, tokens)),
+            lambda: len(writes),
+            [],
+            plain=plain,
+        )
+        await stream.begin()
+        for _ in range(tokens):
+            truth.note_token(1)
+            await stream.token()
+        await stream.finish("stop")
+
+    asyncio.run(run())
     assert all(writes)
     assert (truth.output_tokens, truth.reasoning_tokens) == (tokens, thoughts)
-    return b"".join(writes)
+    return b"".join(writes[1:])
 
 
 def joined(raw: bytes) -> dict[str, str]:
@@ -95,6 +111,12 @@ def test_chunks_never_mix_reasoning_and_content() -> None:
     fields, sizes = zip(*texts[1:], strict=True)
     assert fields == ("reasoning_content",) * 3 + ("content",) * 2
     assert sizes == (1, 4, 1, 4, 2)
+
+
+def test_usage_on_a_chunk_counts_its_tokens_and_none_that_closed_it() -> None:
+    raw = reply(StreamOptions(tokens_per_chunk=4, usage="every_chunk"), 8, thoughts=3)
+    chunks = [json.loads(event[6:]) for event in raw.decode().split("\n\n") if event.startswith("data: {")]
+    assert [each["usage"]["completion_tokens"] for each in chunks if "usage" in each] == [1, 3, 7, 8, 8]
 
 
 class _Gathered(ChunkedReply):
