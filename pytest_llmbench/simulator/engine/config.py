@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from pytest_llmbench.errors import SuiteError
@@ -61,64 +61,20 @@ def shown(value: object) -> str:
     return str(value).removesuffix(".0")
 
 
+def ranges_of(part: type, others: Mapping[str, Range]) -> dict[str, Range]:
+    """The range of each number among the fields of a part: that of ``others``, else 0 or more. None is in it
+    where the field's type has it."""
+    kinds = {each.name: str(each.type) for each in fields(part)}  # texts: annotations are not evaluated
+    return {
+        name: replace(others.get(name, Range()), or_none="None" in kind)
+        for name, kind in kinds.items()
+        if kind.startswith(("int", "float"))
+    }
+
+
 _ENCODER_US = 50.0
 _OF_ADAPTERS = ("max_adapters", "adapter_load_ms", "adapter_us")
 _OF_SPECULATION = ("speculative_tokens", "acceptance", "draft_share")
-_RANGES: Mapping[str, Range] = {
-    **dict.fromkeys(("step_base_us", "accelerator_memory_gib", "kv_kib_per_token"), Range(above=True)),
-    **dict.fromkeys(
-        (
-            "prefill_us_per_token",
-            "decode_us_per_sequence",
-            "kv_us_per_token",
-            "attention_ns_per_pair",
-            "weights_gib",
-            "swap_us_per_block",
-            "recovery_ms",
-            "draft_share",
-            "think_spread",
-            "input_filter_us",
-            "input_filter_us_per_token",
-            "output_filter_us",
-            "output_filter_us_per_token",
-            "media_encoder_us_per_token",
-            "adapter_load_ms",
-            "adapter_us",
-            "speculative_tokens",
-            "seed",
-            "adapters",
-        ),
-        Range(),
-    ),
-    **dict.fromkeys(
-        ("acceptance", "overthinking_detected", "input_refusal_share", "output_refusal_share"), SHARE
-    ),
-    "output_kv_share": Range(most=1, below=True),
-    "context_limit_tokens": Range(2),
-    **dict.fromkeys(
-        (
-            "max_num_seqs",
-            "default_max_tokens",
-            "accelerator_count",
-            "kv_block_tokens",
-            "kv_blocks",
-            "output_filter_window_tokens",
-        ),
-        Range(1),
-    ),
-    **dict.fromkeys(
-        (
-            "eos_mean_tokens",
-            "max_waiting",
-            "max_think_seqs",
-            "think_mean_tokens",
-            "think_budget_tokens",
-            "think_hard_cap_tokens",
-            "max_adapters",
-        ),
-        Range(1, or_none=True),
-    ),
-}
 
 
 def impossible_figures(figures: Mapping[str, Any]) -> list[str]:
@@ -393,6 +349,38 @@ class EngineConfig:
         return self.step_base_us + self.decode_us_per_sequence * decode_sequences
 
 
+_RANGES = ranges_of(
+    EngineConfig,
+    {
+        **dict.fromkeys(("step_base_us", "accelerator_memory_gib", "kv_kib_per_token"), Range(above=True)),
+        **dict.fromkeys(
+            ("acceptance", "overthinking_detected", "input_refusal_share", "output_refusal_share"), SHARE
+        ),
+        "output_kv_share": Range(most=1, below=True),
+        "context_limit_tokens": Range(2),
+        "max_num_batched_tokens": Range(-math.inf),  # compared with others below
+        **dict.fromkeys(
+            (
+                "max_num_seqs",
+                "default_max_tokens",
+                "accelerator_count",
+                "kv_block_tokens",
+                "kv_blocks",
+                "output_filter_window_tokens",
+                "eos_mean_tokens",
+                "max_waiting",
+                "max_think_seqs",
+                "think_mean_tokens",
+                "think_budget_tokens",
+                "think_hard_cap_tokens",
+                "max_adapters",
+            ),
+            Range(1),
+        ),
+    },
+)
+
+
 PowerFault = Literal["counter_resets", "counter_stands", "device_gone", "silent"]
 
 
@@ -426,14 +414,7 @@ class PowerOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = out_of_range(
-            self,
-            {
-                each.name: Range(or_none=each.name == "idle_w")
-                for each in fields(self)
-                if each.name != "power_fault"
-            },
-        )
+        found = out_of_range(self, ranges_of(PowerOptions, {}))
         if self.idle_w is None and not found:
             found += [
                 f"{each.name} is {value}, but without idle_w nothing is known of power"
@@ -460,11 +441,4 @@ class CheatOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        return out_of_range(
-            self,
-            {
-                "known_prompts": Range(),
-                "short_replies_above": Range(or_none=True),
-                "smaller_model_above": Range(or_none=True),
-            },
-        )
+        return out_of_range(self, ranges_of(CheatOptions, {}))

@@ -3,6 +3,7 @@ quirks of real servers. Pure: it only decides, the server carries the faults out
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.reply_checks import StructuredOutput
-from pytest_llmbench.simulator.engine.config import SHARE, CheatOptions, EngineConfig, Range, out_of_range
+from pytest_llmbench.simulator.engine.config import (
+    SHARE,
+    CheatOptions,
+    EngineConfig,
+    Range,
+    out_of_range,
+    ranges_of,
+)
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
@@ -104,18 +112,13 @@ class FaultOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = out_of_range(
-            self,
-            {
-                **dict.fromkeys(("fault_rate", "schema_fault_rate", "wrong_answer_rate"), SHARE),
-                "fault_status": Range(400, 599),
-                **dict.fromkeys(
-                    ("fault_from", "fault_count", "fault_after_tokens", "wrong_answers_above"), Range()
-                ),
-                **dict.fromkeys(("retry_after_s", "stall_ms", "drip_ms"), Range()),
-                "huge_line_mib": Range(0, 256, above=True),
-            },
-        )
+        others = {
+            **dict.fromkeys(("fault_rate", "schema_fault_rate", "wrong_answer_rate"), SHARE),
+            "fault_status": Range(400, 599),
+            "full_status": Range(-math.inf),  # looked at below
+            "huge_line_mib": Range(0, 256, above=True),
+        }
+        found = out_of_range(self, ranges_of(FaultOptions, others))
         if self.full_status not in (429, 503):
             found.append(f"full_status is {self.full_status}; it must be 429 or 503")
         return found
@@ -329,13 +332,8 @@ class StreamOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        found = out_of_range(
-            self,
-            {
-                **dict.fromkeys(("blank_every", "lead_reasoning_tokens", "comment_ms"), Range()),
-                **dict.fromkeys(("tokens_per_chunk", "events_per_write", "writes_per_event"), Range(1)),
-            },
-        )
+        others = dict.fromkeys(("tokens_per_chunk", "events_per_write", "writes_per_event"), Range(1))
+        found = out_of_range(self, ranges_of(StreamOptions, others))
         if self.events_per_write > 1 and self.writes_per_event > 1:
             found.append("events_per_write and writes_per_event contradict each other; choose one")
         return found

@@ -307,7 +307,9 @@ class ReplayEngine:
         if plan.fresh_state:
             self._restart()
         before = self._read_totals()
-        log = self._log(plan, on_record)
+        self._plans += 1
+        name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
+        log = ReplayLog(RecordOptions(plan.phase, name, self.scenario, self.generates), on_record)
         run = ReplayRun(
             self._engines,
             arrivals,
@@ -359,21 +361,6 @@ class ReplayEngine:
     def _read_totals(self) -> dict[str, float]:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)
         return self._totals.read(whole, self.config, transfers=self.scenario.deployment.disaggregated)
-
-    def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> ReplayLog:
-        self._plans += 1
-        name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
-        figures, stream = self.config, self.scenario.stream
-        recording = RecordOptions(
-            plan.phase,
-            name,
-            stream,
-            figures.prefix_caching,
-            guessed=figures.speculative_tokens,
-            phases=figures.scheduler == "phase",
-            generates=self.generates,
-        )
-        return ReplayLog(recording, on_record)
 
 
 def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short: bool) -> int | None:

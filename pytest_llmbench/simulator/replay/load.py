@@ -24,7 +24,7 @@ from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest, Turn
-from pytest_llmbench.simulator.engine.config import Range, out_of_range
+from pytest_llmbench.simulator.engine.config import out_of_range, ranges_of
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.tokens import reference_tokenizer
@@ -43,8 +43,7 @@ class Delays:
     """Microseconds from a write of the engine to the client's read."""
 
     def __post_init__(self) -> None:
-        both = dict.fromkeys(("submit_to_received_us", "write_to_read_us"), Range())
-        if mistakes := out_of_range(self, both):
+        if mistakes := out_of_range(self, ranges_of(Delays, {})):
             raise SuiteError.from_mistakes(mistakes, where="replay")
 
     @property

@@ -32,6 +32,7 @@ from pytest_llmbench.model.reply_checks import UNANSWERED
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.answers import QuestionAnswer, StructuredAnswer
@@ -170,9 +171,10 @@ def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions) 
         stamps_ns, server_ns = np.concatenate(stamps), np.concatenate(server)
         lengths = np.array(list(map(len, stamps)))
         offsets = offsets_of(lengths)
-    thinks = [0 if own is None else own.think_tokens for own in _values(flights, "sequence")]
+    sequences = _values(flights, "sequence")
+    thinks = [0 if own is None else own.think_tokens for own in sequences]
     think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
-    made = [None if own is None else own.made for own in _values(flights, "sequence")]
+    made = [None if own is None else own.made for own in sequences]
     drafted = any(steps is not None for steps in made)
     if stream.tokens_per_chunk == 1 and not drafted:
         ones = np.broadcast_to(np.int64(1), len(stamps_ns))  # takes no memory, however many tokens
@@ -238,12 +240,7 @@ class RecordOptions:
     phase: Phase
     name: str
     """Prefix of the request ids."""
-    stream: StreamOptions
-    prefix_caching: bool
-    guessed: int = 0
-    """Length of the drafts of speculative decoding; 0: there are none."""
-    phases: bool = False
-    """Whether the scheduler tells thoughts from answers, and counts the evictions of those that answer."""
+    scenario: Scenario
     generates: bool = True
     """Whether tokens are generated; False: the replies are documents, without tokens or their instants."""
 
@@ -252,7 +249,7 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     """The records of a plan as columns, in order of submission. A chunk has the timestamp of its last
     token."""
     flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
-    chunks = chunks_of(flights, steps, recording.stream)
+    chunks = chunks_of(flights, steps, recording.scenario.stream)
     submitted_ns, index = _column(flights, "submitted_ns"), _column(flights, "planned.index")
     turns = _values(flights, "planned.turn")
     unknown = [turn is not None and bool(turn.reads) for turn in turns]
@@ -288,15 +285,14 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     columns |= _of_engine(flights, steps, recording)
     if not recording.generates:  # documents, which are read as they end
         ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
-        cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
         answered = ok | (columns["http_status"] >= 400)
         columns |= {
             "first_byte_ns": np.where(answered, columns["finished_ns"], MISSING),
             "input_tokens": np.where(ok, columns["requested_input_tokens"], MISSING),
-            "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
+            "cached_tokens": _cached(flights, ok, recording),
         }
         return Records.filled(len(flights), columns)
-    columns |= _of_thinking(flights, chunks, recording) | _of_chunks(chunks)
+    columns |= _of_thinking(flights, chunks) | _of_chunks(chunks)
     return Records.filled(len(flights), columns | _of_reply(flights, chunks, steps, recording))
 
 
@@ -334,7 +330,7 @@ def _of_chunks(chunks: Chunks) -> dict[str, Any]:
     }
 
 
-def _of_thinking(flights: Sequence[InFlight], chunks: Chunks, recording: RecordOptions) -> dict[str, Any]:
+def _of_thinking(flights: Sequence[InFlight], chunks: Chunks) -> dict[str, Any]:
     """The columns of thinking: its end, and what the engine states about it at the end of a reply."""
     thought = chunks.reasoning_counts > 0
     last = chunks.offsets[:-1] + chunks.reasoning_counts - 1
@@ -346,7 +342,6 @@ def _of_thinking(flights: Sequence[InFlight], chunks: Chunks, recording: RecordO
         earlier = earlier[earlier < visible_ns[i]]
         ends_ns[i] = earlier[-1] if len(earlier) else MISSING
     ok = [flight.whole and flight.sequence is not None for flight in flights]
-    sequences = [flight.sequence if flight.http_status == 200 else None for flight in flights]
     counted = chunks.think_tokens > 0
     return {
         "thinking_end_ns": ends_ns,
@@ -355,10 +350,6 @@ def _of_thinking(flights: Sequence[InFlight], chunks: Chunks, recording: RecordO
             flight.sequence.think_reason if told and flight.sequence is not None else None
             for flight, told in zip(flights, ok, strict=True)
         ],
-        "critical_evictions": np.array(
-            [MISSING if s is None or not recording.phases else s.critical_evictions for s in sequences],
-            dtype=np.int64,
-        ),
         "reasoning_token_source": _sources(np.array(ok, dtype=bool) & counted, counted & False),
     }
 
@@ -380,15 +371,15 @@ def _of_engine(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     first_ns = np.full(len(flights), MISSING, dtype=np.int64)
     first_ns[begun] = steps.read_ns[first_step[begun]] - steps.to_client_ns
     in_engine = [flight.sequence if flight.http_status == 200 else None for flight in flights]
+    counted = {"preemptions": "preemptions", "preempted_tokens": "lost_tokens"}
+    if recording.generates and recording.scenario.engine.scheduler == "phase":
+        counted["critical_evictions"] = "critical_evictions"
     found = {
         "queue_wait_ns": np.where(admitted_ns != MISSING, admitted_ns - accepted_ns, MISSING),
         "prefill_ns": np.where(begun, first_ns - admitted_ns, MISSING),
-        "preemptions": np.array([MISSING if s is None else s.preemptions for s in in_engine], dtype=np.int64),
-        "preempted_tokens": np.array(
-            [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
-        ),
+        **{column: _of_sequences(in_engine, name) for column, name in counted.items()},
     }
-    if guessed := recording.guessed:  # whole replies tell of drafts
+    if guessed := recording.scenario.engine.speculative_tokens:  # whole replies tell of drafts
         told = [flight.sequence if flight.whole else None for flight in flights]
         drafts = [(MISSING, MISSING) if s is None else s.drafts(s.steps_before, guessed) for s in told]
         found["draft_tokens"], found["accepted_draft_tokens"] = np.array(drafts, dtype=np.int64).T.copy()
@@ -409,7 +400,6 @@ def _of_reply(
         if flight.fate == "buffering" and flight.read_ns is not None and flight.http_status == 200:
             headers_ns[i] = flight.read_ns[0] if len(flight.read_ns) else MISSING
     some = chunks.counts > 0
-    cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
     # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
     return {
         "first_byte_ns": np.where(status != MISSING, headers_ns, MISSING),
@@ -419,7 +409,7 @@ def _of_reply(
             MISSING,
         ),
         "output_tokens": np.where(some | ok, chunks.output_tokens, MISSING),
-        "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
+        "cached_tokens": _cached(flights, ok, recording),
         "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
         "token_source": _sources(ok, some),
     }
@@ -472,6 +462,16 @@ def _optional(values: list[int | None]) -> IntColumn:
     if values.count(None) == len(values):
         return np.full(len(values), MISSING, dtype=np.int64)
     return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
+
+
+def _of_sequences(sequences: Sequence[EngineSequence | None], name: str) -> IntColumn:
+    return np.array([MISSING if own is None else getattr(own, name) for own in sequences], dtype=np.int64)
+
+
+def _cached(flights: Sequence[InFlight], ok: BoolColumn, recording: RecordOptions) -> IntColumn:
+    """Cached tokens of those that are ``ok``, where the engine has a prefix cache."""
+    cached = _of_sequences(_values(flights, "sequence"), "cached_tokens")
+    return np.where(ok & recording.scenario.engine.prefix_caching, cached, MISSING)
 
 
 def _column(flights: Sequence[InFlight], name: str) -> IntColumn:

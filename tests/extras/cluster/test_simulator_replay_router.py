@@ -62,7 +62,7 @@ def test_one_replica_is_what_there_is_without_the_option() -> None:
 def played(preset: str, plan: LoadPlan, *, alone: bool) -> list[object]:
     scenario = parse_scenario(preset)
     engine, delays = Engine(scenario.engine), Delays()
-    log = ReplayLog(RecordOptions(plan.phase, "r", scenario.stream, prefix_caching=True), None)
+    log = ReplayLog(RecordOptions(plan.phase, "r", scenario), None)
     playing = ReplayRun(
         (engine,),
         Arrivals(plan, PlannedJobs(plan), 1000, delays.to_engine_ns),
