@@ -29,14 +29,14 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.metrics.ratios import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
 from pytest_llmbench.metrics.throughput import completion_rate
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.numbers import Cell, Row, cells, number, with_intervals
+from pytest_llmbench.model.numbers import Cell, Row, cells, number
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.reply_checks import RIGHT, check_of
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS, file_sha256, read_rows, scored_prompts
 from pytest_llmbench.store.files import read_report
@@ -213,7 +213,7 @@ def _tables(
     rows += [(_CHECKS[check], count) for check, count in found.items()]
     shown = {ACCURACY: "Accuracy", ACCURACY_OF_SET: "Accuracy of just these"}
     rows += zip(shown.values(), cells(metrics, shown), strict=True)
-    yield Table("accuracy_results", "Accuracy", ("Metric", "Value", "95 % interval"), with_intervals(rows))
+    yield metric_table("accuracy_results", "Accuracy", rows)
     by_class: list[Row] = [
         (label, sum(map(len, checks(own))), *cells(metrics, (f"{ACCURACY}[{label}]",)))
         for label, own in classes.items()

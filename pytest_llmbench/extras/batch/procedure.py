@@ -19,9 +19,9 @@ from pytest_llmbench.extras.batch.figures import (
 )
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
+from pytest_llmbench.methodology.measuring.one_load import one_load_test
 from pytest_llmbench.methodology.parameters import parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.model.facts import LoadFact
 from pytest_llmbench.model.numbers import cells, with_intervals
@@ -81,4 +81,4 @@ def result(
     return job.extended(made, HEADING, table, metrics, by_run, notes)
 
 
-TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)
+TEST = one_load_test(HEADING, Parameters, result)

@@ -15,9 +15,9 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.extras.grid.front import NAME, PER_ACCELERATOR, PER_USER
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
 from pytest_llmbench.methodology.measuring.frame import Heading
-from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
+from pytest_llmbench.methodology.measuring.one_load import one_load_test
 from pytest_llmbench.methodology.parameters import parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.methodology.sections.throughput import per_accelerator
 from pytest_llmbench.model.estimate import Estimate
@@ -160,4 +160,4 @@ def _per_user(tpot: Estimate | None) -> Estimate:
     )
 
 
-TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)
+TEST = one_load_test(HEADING, Parameters, result)

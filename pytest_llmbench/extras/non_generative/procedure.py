@@ -15,13 +15,16 @@ from functools import partial
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.manifest import bare_result
-from pytest_llmbench.methodology.measuring.one_load import intended, one_load_plans, one_load_procedure
-from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.measuring.one_load import (
+    Told,
+    one_load,
+    one_load_plans,
+    one_load_procedure,
+)
+from pytest_llmbench.methodology.parameters import limit, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.definitions import MetricDefinition
@@ -29,13 +32,13 @@ from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Cell, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Table, TestResult, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import without_outputs
 
@@ -71,31 +74,17 @@ class Parameters(AdaptiveParameters):
         (),
         doc='further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.',
     )
-    latency_p50_ms: float | None = parameter("positive")
-    latency_p95_ms: float | None = parameter(
-        "positive",
+    latency_p50_ms: float | None = limit("latency.p50")
+    latency_p95_ms: float | None = limit(
+        "latency.p95",
         doc="limit on P95 of the time from the last byte of the request to the last byte of the reply.",
     )
-    latency_p99_ms: float | None = parameter("positive")
-    latency_mean_ms: float | None = parameter("positive")
-    min_requests_per_s: float | None = parameter("positive", doc="least rate of successful requests.")
-    min_input_tokens_per_s: float | None = parameter(
-        "positive", doc="least rate of input tokens of successful requests."
+    latency_p99_ms: float | None = limit("latency.p99")
+    latency_mean_ms: float | None = limit("latency.mean")
+    min_requests_per_s: float | None = limit("request_throughput", doc="least rate of successful requests.")
+    min_input_tokens_per_s: float | None = limit(
+        "input_token_throughput", doc="least rate of input tokens of successful requests."
     )
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        ceilings = [
-            (f"latency.{statistic}", getattr(self, f"latency_{statistic}_ms"))
-            for statistic in (*_TAILS, "mean")
-        ]
-        floors = [
-            ("request_throughput", self.min_requests_per_s, "req/s"),
-            ("input_token_throughput", self.min_input_tokens_per_s, "tok/s"),
-        ]
-        own = [Objective(name, "<=", limit, "ms") for name, limit in ceilings if limit is not None]
-        own += [Objective(name, ">=", limit, unit) for name, limit, unit in floors if limit is not None]
-        return (*own, *self.slo)
 
     def contradictions(self) -> list[str]:
         found = super().contradictions()
@@ -112,27 +101,15 @@ MAIN_METRICS = ("latency.p99", "request_throughput", "input_token_throughput")
 _METRICS = ("latency", "latency_scheduled", *_RATES, "completion_rate")
 
 
-def result(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
-) -> TestResult:
+@one_load(HEADING)
+def result(parameters: Parameters, setting: Setting, seen: Sequence[Observation]) -> Told:
     classes = split_by_class([run.records for run in seen])
     metrics, own_runs = figures(parameters, setting, seen, partial(_metrics, seed=setting.seed))
-    judged = as_judged(parameters, seen)
-    planned = intended(parameters, setting, seen)
     samples = np.concatenate([request_latency_ms(run.records) for run in seen]) if seen else np.empty(0)
     cdf = (cdf_plot("latency", "latency", samples, parameters.objectives),) if len(samples) else ()
-    return replace(
-        bare_result(HEADING, parameters, setting, warmup, seen, planned, judged.facts),
-        metrics=metrics | judged.metrics,
-        tables=tuple(_tables(metrics, seen, classes)),
-        plots=(*cdf, *over_time_of_runs(seen)),
-        notes=(
-            *judged.notes,
-            *(() if any(run.records.ok.any() for run in seen) else (Note.of("no_latency"),)),
-            Note.of("outside_draft", test=HEADING.test),
-        ),
-        by_run=own_runs,
-    )
+    unanswered = () if any(run.records.ok.any() for run in seen) else (Note.of("no_latency"),)
+    notes = (*unanswered, Note.of("outside_draft", test=HEADING.test))
+    return Told(metrics, own_runs, _tables(metrics, seen, classes), cdf, notes)
 
 
 def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
@@ -156,8 +133,7 @@ def _tables(
         ("Requests that ended well", sum(int(run.records.ok.sum()) for run in seen)),
         *zip(named, cells(metrics, named.values()), strict=True),
     ]
-    columns = ("Metric", "Value", "95 % interval")
-    yield Table("non_generative_results", f"{HEADING.title}: Results", columns, with_intervals(rows))
+    yield metric_table("non_generative_results", f"{HEADING.title}: Results", rows)
     by_class: list[Row] = [
         (
             label,

@@ -38,7 +38,7 @@ from pytest_llmbench.methodology.measuring.manifest import bare_result
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs, with_void
 from pytest_llmbench.methodology.measuring.variants import missing_variants
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
-from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, limit, parameter
 from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.definitions import MetricDefinition
@@ -48,11 +48,10 @@ from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Amount, Row, cells, with_intervals
-from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import ACCEPTED_AT, EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, IntColumn, Records, split_by_class
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
 
 LENGTH: Final = MetricDefinition(
@@ -99,23 +98,13 @@ class Parameters(TestParameters):
     without: str = parameter(
         "name", "speculation_disabled", doc="SUT variant with speculation off, for ``min_speedup``."
     )
-    min_acceptance_length: float | None = parameter("positive", doc="least tokens per request and step.")
-    min_acceptance_rate: float | None = parameter(
-        "share", doc="least share of guessed tokens that are accepted."
+    min_acceptance_length: float | None = limit(LENGTH.name, doc="least tokens per request and step.")
+    min_acceptance_rate: float | None = limit(
+        RATE.name, "share", doc="least share of guessed tokens that are accepted."
     )
-    min_speedup: float | None = parameter(
-        "positive", doc="least TPOT with speculation off / on; both get the same load."
+    min_speedup: float | None = limit(
+        SPEEDUP.name, doc="least TPOT with speculation off / on; both get the same load."
     )
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        floors = (
-            (LENGTH, self.min_acceptance_length),
-            (RATE, self.min_acceptance_rate),
-            (SPEEDUP, self.min_speedup),
-        )
-        own = [Objective(row.name, ">=", floor, row.unit) for row, floor in floors if floor is not None]
-        return (*own, *self.slo)
 
 
 def plans(parameters: Parameters, setting: Setting, attempt: int = 1) -> tuple[LoadPlan, ...]:
@@ -225,7 +214,7 @@ def _tables(metrics: Mapping[str, Estimate], labels: Iterable[str]) -> Iterator[
     shown |= {"output_token_throughput[off]": "Output throughput, speculation off"}
     known = {name: title for name, title in shown.items() if name in metrics}
     rows = zip(known.values(), cells(metrics, known), strict=True)
-    yield Table(HEADING.test, HEADING.title, ("Metric", "Value", "95 % interval"), with_intervals(rows))
+    yield metric_table(HEADING.test, HEADING.title, rows)
     places = [name for name in metrics if name.startswith(f"{AT.name}[")]
     if places:
         rows = zip(map(str, range(1, len(places) + 1)), cells(metrics, places), strict=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.methodology.measuring.adaptive import (
     AS_MEASURED,
@@ -19,6 +19,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
     MOST_REQUESTS,
     AdaptiveParameters,
     AsJudged,
+    as_judged,
     bounded,
     looks_of,
 )
@@ -38,7 +39,7 @@ from pytest_llmbench.methodology.measuring.replies import as_believed
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
 from pytest_llmbench.methodology.patience import with_raised_deadlines
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.uncertainty import limits_at_stake, with_uncertainty
 from pytest_llmbench.metrics.input_lengths import LABELS
@@ -331,34 +332,60 @@ _COLUMNS = (
 )
 
 
+class Told(NamedTuple):
+    """What a test with one load makes of its runs."""
+
+    metrics: Mapping[str, Estimate]
+    by_run: ByRun
+    tables: Iterable[Table]
+    plots: Sequence[Plot] = ()
+    notes: Sequence[Note] = ()
+    findings: Sequence[Finding] = ()
+
+
 def one_load_result(
     heading: Heading,
     parameters: Any,
     setting: Setting,
     warmup: WarmupReport,
     seen: Sequence[Observation],
+    told: Told,
     *,
-    metrics: Mapping[str, Estimate],
-    by_run: ByRun,
-    tables: Sequence[Table],
-    plots: Sequence[Plot] = (),
-    notes: Sequence[Note] = (),
-    findings: Sequence[Finding] = (),
     judged: AsJudged = AS_MEASURED,
     plans: Sequence[LoadPlan] | None = None,
 ) -> TestResult:
-    """The result of a test with one load: its figures, and what follows from its observations. ``plans``:
-    those that were to be sent; None: :func:`intended`."""
+    """The result of a test with one load: what it makes of it, and what follows from its observations.
+    ``plans``: those that were to be sent; None: :func:`intended`."""
     plans = intended(parameters, setting, seen) if plans is None else plans
     return replace(
         bare_result(heading, parameters, setting, warmup, seen, plans, judged.facts),
-        metrics={**metrics, **judged.metrics},
-        tables=tuple(tables),
-        plots=(*plots, *over_time_of_runs(seen)),
-        notes=(*judged.notes, *notes),
-        findings=tuple(findings),
-        by_run=by_run,
+        metrics={**told.metrics, **judged.metrics},
+        tables=tuple(told.tables),
+        plots=(*told.plots, *over_time_of_runs(seen)),
+        notes=(*judged.notes, *told.notes),
+        findings=tuple(told.findings),
+        by_run=told.by_run,
     )
+
+
+def one_load(heading: Heading) -> Callable[[Callable[[Any, Setting, Sequence[Observation]], Told]], Result]:
+    """Make the result of a test with one load of what it makes of its runs."""
+
+    def of(tell: Callable[[Any, Setting, Sequence[Observation]], Told]) -> Result:
+        def result(
+            parameters: Any, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+        ) -> TestResult:
+            told, judged = tell(parameters, setting, seen), as_judged(parameters, seen)
+            return one_load_result(heading, parameters, setting, warmup, seen, told, judged=judged)
+
+        return result
+
+    return of
+
+
+def one_load_test(heading: Heading, parameters: type[AdaptiveParameters], result: Result) -> TestDefinition:
+    procedure = one_load_procedure(result)
+    return TestDefinition(*heading, parameters, procedure, one_load_plans, result=result)
 
 
 def with_classes(result: TestResult, parameters: AdaptiveParameters, setting: Setting) -> TestResult:

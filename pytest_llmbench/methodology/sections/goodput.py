@@ -13,16 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.one_load import (
-    one_load_plans,
-    one_load_procedure,
-    one_load_result,
-)
+from pytest_llmbench.methodology.measuring.one_load import Told, one_load, one_load_test
 from pytest_llmbench.methodology.parameters import limit, parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, good, goodput, rates, uncounted
 from pytest_llmbench.model.estimate import Estimate
@@ -30,7 +26,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import NOT_MEASURED, Cell, cells, percentage, trimmed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
+from pytest_llmbench.model.result import Table, metric_table
 from pytest_llmbench.model.sentences import Note
 
 HEADING = Heading("goodput", "", "Goodput")
@@ -89,9 +85,8 @@ class Parameters(AdaptiveParameters):
         return found
 
 
-def result(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
-) -> TestResult:
+@one_load(HEADING)
+def result(parameters: Parameters, setting: Setting, seen: Sequence[Observation]) -> Told:
     def measure(runs: Sequence[Observation]) -> dict[str, Estimate]:
         found = goodput(runs, parameters.limits_ms, seed=setting.seed)
         for family in _NAMES:
@@ -99,18 +94,12 @@ def result(
         return found | rates(runs, seed=setting.seed)
 
     metrics, own_runs = figures(parameters, setting, seen, measure)
-    return one_load_result(
-        HEADING,
-        parameters,
-        setting,
-        warmup,
-        seen,
-        metrics=metrics,
-        by_run=own_runs,
+    return Told(
+        metrics,
+        own_runs,
         tables=(_table(parameters, metrics, seen),),
         notes=(Note.of("outside_draft", test="goodput"),),
         findings=_findings(parameters, seen),
-        judged=as_judged(parameters, seen),
     )
 
 
@@ -158,4 +147,4 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
     return metric_table("goodput_results", "Goodput Results", rows)
 
 
-TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)
+TEST = one_load_test(HEADING, Parameters, result)

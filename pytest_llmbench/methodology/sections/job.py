@@ -17,13 +17,9 @@ from typing import ClassVar, Literal
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures, held_back, steady_middle
-from pytest_llmbench.methodology.measuring.one_load import (
-    one_load_plans,
-    one_load_procedure,
-    one_load_result,
-)
+from pytest_llmbench.methodology.measuring.one_load import Told, one_load, one_load_test
 from pytest_llmbench.methodology.parameters import AUTO, limit, parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.throughput import rates
@@ -31,7 +27,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.numbers import Cell, cells, with_intervals
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
 
 HEADING = Heading("job", "", "Job")
@@ -116,21 +112,15 @@ class Parameters(AdaptiveParameters):
         return [*self._of_load(), *self._uncounted()]
 
 
-def result(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
-) -> TestResult:
+@one_load(HEADING)
+def result(parameters: Parameters, setting: Setting, seen: Sequence[Observation]) -> Told:
     """The result: totals and latencies of the job, with the interval of the next run of it."""
     metrics, own_runs = figures(
         parameters, setting, seen, lambda runs: _metrics(parameters, runs, setting.seed)
     )
-    return one_load_result(
-        HEADING,
-        parameters,
-        setting,
-        warmup,
-        seen,
-        metrics=metrics,
-        by_run=own_runs,
+    return Told(
+        metrics,
+        own_runs,
         tables=(_table(metrics, seen),),
         notes=(Note.of("outside_draft", test="job"), *held_back(seen)),
     )
@@ -194,4 +184,4 @@ def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Tabl
     return Table("job_results", "Job Results", ("Metric", "Value", "Next run"), with_intervals(rows))
 
 
-TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)
+TEST = one_load_test(HEADING, Parameters, result)

@@ -15,16 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.one_load import (
-    one_load_plans,
-    one_load_procedure,
-    one_load_result,
-)
+from pytest_llmbench.methodology.measuring.one_load import Told, one_load, one_load_test
 from pytest_llmbench.methodology.parameters import limit, parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics import reasoning as measured
 from pytest_llmbench.metrics.itl import Option, itl_distribution
@@ -38,7 +34,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.records import Records, split_by_class
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
+from pytest_llmbench.model.result import Plot, Table, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
@@ -113,9 +109,8 @@ class Parameters(AdaptiveParameters):
         return OpenLoop(DEFAULT_RATE) if given.in_flight is not None and self.concurrency is None else given
 
 
-def result(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
-) -> TestResult:
+@one_load(HEADING)
+def result(parameters: Parameters, setting: Setting, seen: Sequence[Observation]) -> Told:
     runs = [run.records for run in seen]
     natural = tuple(
         setting.facts.value(ResultFact.REASONING_NATURAL_END_REASONS) or measured.NATURAL_END_REASONS
@@ -126,14 +121,9 @@ def result(
         parameters, setting, seen, lambda those: _metrics(those, natural, option, setting.seed)
     )
     kinds = measured.reply_kinds(runs)
-    return one_load_result(
-        HEADING,
-        parameters,
-        setting,
-        warmup,
-        seen,
-        metrics=metrics,
-        by_run=own_runs,
+    return Told(
+        metrics,
+        own_runs,
         tables=(
             _results(metrics, option),
             _kinds_table(
@@ -144,7 +134,6 @@ def result(
         ),
         plots=_cdf(runs, classes),
         notes=(*_notes(kinds, metrics, option), Note.of("outside_draft", test="reasoning")),
-        judged=as_judged(parameters, seen),
     )
 
 
@@ -292,4 +281,4 @@ def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: 
     return tuple(notes)
 
 
-TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)
+TEST = one_load_test(HEADING, Parameters, result)

@@ -31,6 +31,7 @@ from pytest_llmbench.methodology.measuring.levels import session_load, session_p
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
     Before,
+    Told,
     may_be_one,
     measured_runs,
     one_load_result,
@@ -462,19 +463,15 @@ def result(
     records = Records.concatenate([run.records for run in seen])
     cut, every = sum(run.cut_off for run in jobs), sum(map(len, jobs))
     without_time = (Note.of("without_job_time", cut=cut, sessions=every),) if cut else ()
-    return one_load_result(
-        HEADING,
-        parameters,
-        setting,
-        warmup,
-        seen,
-        metrics=metrics,
-        by_run=runs,
+    told = Told(
+        metrics,
+        runs,
         tables=(_jobs_table(parameters, metrics, jobs, seen), _turns_table(records)),
         plots=(*_plots(records), *_slowest_job(seen, jobs)),
         notes=(*without_time, *notes_of_probes(seen, probes), _OUTSIDE),
-        plans=(*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :]),
     )
+    planned = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])
+    return one_load_result(HEADING, parameters, setting, warmup, seen, told, plans=planned)
 
 
 def _metrics(

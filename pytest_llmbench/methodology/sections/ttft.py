@@ -12,16 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.job_figures import figures
-from pytest_llmbench.methodology.measuring.one_load import (
-    one_load_plans,
-    one_load_procedure,
-    one_load_result,
-)
+from pytest_llmbench.methodology.measuring.one_load import Told, one_load, one_load_test
 from pytest_llmbench.methodology.parameters import limit, parameter
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.chunking import noncontent_first_share, reasoning_share
 from pytest_llmbench.metrics.input_lengths import Bucket, by_input_length, given_up_by_length
@@ -35,7 +31,7 @@ from pytest_llmbench.model.numbers import Amount, Cell, Figure, Row, cells
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
+from pytest_llmbench.model.result import Plot, Table, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 
@@ -81,23 +77,17 @@ class Parameters(AdaptiveParameters):
         return (*super().own_objectives, *bucketed)
 
 
-def result(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
-) -> TestResult:
+@one_load(HEADING)
+def result(parameters: Parameters, setting: Setting, seen: Sequence[Observation]) -> Told:
     """The result: statistics, tables and plots from the observed runs."""
     runs = [run.records for run in seen]
     metrics, own_runs = figures(parameters, setting, seen, lambda those: _metrics(those, setting.seed))
     buckets = _buckets(runs)
     ahead = noncontent_first_share(runs) or 0.0
     samples = np.concatenate([latency.ttft_ms(run) for run in runs]) if runs else np.empty(0)
-    return one_load_result(
-        HEADING,
-        parameters,
-        setting,
-        warmup,
-        seen,
-        metrics=metrics,
-        by_run=own_runs,
+    return Told(
+        metrics,
+        own_runs,
         tables=(
             results_table(metrics, len(samples)),
             *((by_input_length_table(buckets, metrics),) if buckets else ()),
@@ -106,7 +96,6 @@ def result(
         ),
         plots=(cdf_plot("ttft", "TTFT", samples, parameters.objectives),) if len(samples) else (),
         notes=_notes(metrics, ahead, reasoning_share(runs) or 0.0, len(samples)),
-        judged=as_judged(parameters, seen),
     )
 
 
@@ -225,4 +214,4 @@ def cdf_plot(family: str, label: str, samples: FloatArray, objectives: Sequence[
     )
 
 
-TEST = TestDefinition(*HEADING, Parameters, one_load_procedure(result), one_load_plans, result=result)
+TEST = one_load_test(HEADING, Parameters, result)
