@@ -6,7 +6,6 @@ live below the same base are tried, each with one small request that costs a few
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
@@ -29,7 +28,7 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
-from pytest_llmbench.wire.error_replies import is_stream
+from pytest_llmbench.wire.error_replies import is_stream, json_object
 from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 
@@ -50,12 +49,7 @@ class _Page:
     """Key of the list of models; ``""``: the page is about a single model."""
 
     def names(self, answer: Answer) -> list[str]:
-        try:
-            payload = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            return []
-        if not isinstance(payload, dict):
-            return []
+        payload = json_object(answer.body) or {}
         given = payload.get(self.among) if self.among else [payload]
         entries = given if isinstance(given, list) else []
         found = [entry.get(self.key) for entry in entries if isinstance(entry, dict)]

@@ -87,6 +87,18 @@ class Answer:
         return content_type.partition(";")[0].strip().lower()
 
 
+@dataclass(frozen=True, slots=True)
+class TransportReply:
+    """The reply over another transport than HTTP, in the form that HTTP would have brought it in: a request
+    that is refused has the HTTP status that means the same, any other is a stream with status 200."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    ended: bool = True
+    """Whether the reply is complete, as in :class:`Answer`."""
+
+
 class Closing:
     """A context manager that ends with :meth:`close`."""
 

@@ -9,7 +9,6 @@ starting is waited for: its health page if it has one, its models, one token.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -41,10 +40,9 @@ from pytest_llmbench.probes.model_list import (
 from pytest_llmbench.registry import load, required
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect, headers_for
-from pytest_llmbench.wire.error_replies import is_stream
+from pytest_llmbench.wire.error_replies import is_stream, json_object
 from pytest_llmbench.wire.reply import counted_at_its_end
 from pytest_llmbench.wire.server_figures import named_model
-from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
 
 _OWNERS = {
@@ -123,11 +121,7 @@ def told_by_pages(get: Callable[[str], Answer | SUTError], base_url: str, known:
             answer = error
         if isinstance(answer, SUTError):
             break
-        try:
-            payload = json.loads(answer.body) if answer.status == 200 else None
-        except (ValueError, RecursionError):
-            continue
-        said = payload if isinstance(payload, dict) else {}
+        said = (json_object(answer.body) if answer.status == 200 else None) or {}
         version = said.get(page.key)
         proper = isinstance(version, str) and version.isprintable() and 0 < len(version) <= _LONGEST_VERSION
         if set(page.marks) <= set(said) and proper:
@@ -357,17 +351,9 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
     events = events_of([(answer.body, 0)], protocol=spoken.protocol)
     totals = any(chunk.usage is not None and chunk.usage.output_tokens is not None for chunk in chunks)
     counts = totals or any(chunk.ids_alone for chunk in chunks)
-    fingerprint = next(filter(None, map(_fingerprint, events)), "")
+    prints = ((json_object(event.data) or {}).get("system_fingerprint") for event in events)
+    fingerprint = next((each for each in prints if isinstance(each, str) and each), "")
     return fingerprint, counts, detection.model_load_ms(chunks)
-
-
-def _fingerprint(event: SSEEvent) -> str:
-    try:
-        payload = json.loads(event.data)
-    except (ValueError, RecursionError):
-        return ""
-    found = payload.get("system_fingerprint") if isinstance(payload, dict) else None
-    return found if isinstance(found, str) else ""
 
 
 def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: bool = True) -> SUTError:

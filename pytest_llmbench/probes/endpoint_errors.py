@@ -12,7 +12,7 @@ from pytest_llmbench.http_client import http_beside, is_grpc, is_websocket
 from pytest_llmbench.model.request import ASKED_LIMIT, CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
 from pytest_llmbench.registry import load, transport_called
-from pytest_llmbench.wire.error_replies import beginning, read_error_body, shorten
+from pytest_llmbench.wire.error_replies import beginning, json_object, read_error_body, shorten
 
 NO_SUCH_PATH = (404, 405, 501)
 UPGRADE_REQUIRED = 426
@@ -230,10 +230,8 @@ def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
         return []
     said = _said(answer)
     named = set(re.findall(r"\w+", said)) - _WORDS if _REFUSES_FIELD.search(said) else set()
-    try:  # FastAPI names the fields that it calls extra apart from its message
-        detail = json.loads(answer.body).get("detail")
-    except (ValueError, RecursionError, AttributeError):
-        detail = None
+    # FastAPI names the fields that it calls extra apart from its message.
+    detail = (json_object(answer.body) or {}).get("detail")
     parts = [part for part in detail if isinstance(part, dict)] if isinstance(detail, list) else []
     places = [part.get("loc") for part in parts if part.get("type") == "extra_forbidden"]
     named |= {str(place[-1]) for place in places if isinstance(place, list) and place}

@@ -68,6 +68,9 @@ ENGINES: Mapping[str, Series] = {
         "drafts": ("vllm_spec_decode_num_drafts",),
         "draft_tokens": ("vllm_spec_decode_num_draft_tokens",),
         "accepted_draft_tokens": ("vllm_spec_decode_num_accepted_tokens",),
+        ACCEPTED_AT: ("vllm_spec_decode_num_accepted_tokens_per_pos{position}",),
+        # vLLM itself has no such series for its batch; the embedded engine adds one.
+        _MAX_NUM_SEQS: (f"vllm_scheduler_config_info{{{_MAX_NUM_SEQS}}}",),
     },
     "SGLang": {
         "running": ("sglang_num_running_reqs",),
@@ -83,6 +86,10 @@ ENGINES: Mapping[str, Series] = {
         **_histogram("queue_wait", "sglang_queue_time_seconds"),
         "drafts": ("sglang_spec_verify_calls",),
         "acceptance_length": ("sglang_spec_accept_length",),
+        # The whole prefill: it begins as a request is first scheduled. chunked_prefill, which is counted at
+        # the end of each chunk but the last, lies within it.
+        "prefill_s": ("sglang_per_stage_req_latency_seconds_sum{stage}prefill_forward",),
+        "prefill_count": ("sglang_per_stage_req_latency_seconds_count{stage}prefill_forward",),
     },
     "TensorRT-LLM": {
         "running": ("trtllm_num_requests_running",),
@@ -105,6 +112,8 @@ ENGINES: Mapping[str, Series] = {
         ),
         # The latter is 0 in the PyTorch backend.
         "acceptance_length": ("trtllm_spec_decode_acceptance_length", "trtllm_avg_decoded_tokens_per_iter"),
+        ACCEPTED_AT: ("trtllm_spec_decode_accepted_tokens{token_position}",),
+        "drafts": ("trtllm_spec_decode_drafted_tokens{token_position}0",),  # each has a first token
     },
     "llama.cpp": {
         "running": ("llamacpp_requests_processing",),
@@ -117,40 +126,18 @@ ENGINES: Mapping[str, Series] = {
         "drafts": ("llamacpp_spec_decode_num_drafts",),
         "draft_tokens": ("llamacpp_spec_decode_num_draft_tokens",),
         "accepted_draft_tokens": ("llamacpp_spec_decode_num_accepted_tokens",),
+        ACCEPTED_AT: ("llamacpp_spec_decode_num_accepted_tokens_per_pos{position}",),
     },
 }
 """Engine → our name → its series, of which the first that exists counts. Keys as :func:`series_key` makes
-them."""
+them; of ``series{label}`` each value of the label is a part of its own, of ``series{label}value`` that one is
+meant."""
 
-_SETTINGS = {"vLLM": {_MAX_NUM_SEQS: ("vllm_scheduler_config_info", "max_num_seqs")}}
-"""Engine → our name → a series whose value is always 1, and the label with the setting. vLLM itself has no
-such series for its batch; the embedded engine adds one."""
-
-_LABELLED = {
-    "vLLM": {ACCEPTED_AT: ("vllm_spec_decode_num_accepted_tokens_per_pos", "position")},
-    "TensorRT-LLM": {ACCEPTED_AT: ("trtllm_spec_decode_accepted_tokens", "token_position")},
-    "llama.cpp": {ACCEPTED_AT: ("llamacpp_spec_decode_num_accepted_tokens_per_pos", "position")},
-}
-"""Engine → our name → a series, and the label whose values are parts of their own."""
-_STAGE = "sglang_per_stage_req_latency_seconds"
-"""Seconds by stage. ``prefill_forward`` is the whole prefill: it begins as a request is first scheduled, and
-``chunked_prefill``, which is counted at the end of each chunk but the last, lies within it."""
-_OF_ONE_LABEL = {
-    "SGLang": {
-        "prefill_s": (f"{_STAGE}_sum", "stage", "prefill_forward"),
-        "prefill_count": (f"{_STAGE}_count", "stage", "prefill_forward"),
-    },
-    "TensorRT-LLM": {"drafts": ("trtllm_spec_decode_drafted_tokens", "token_position", "0")},
-}
-"""Engine → our name → a series, and the label and the value of it that is meant: each draft has a first
-token."""
 _MEANS = ("kv_use", "acceptance_length")
 """Gauges of which the engines of a page have a mean, not a sum."""
 
 _KEYS = {
-    name: {key for keys in table.values() for key in keys}
-    | {series for named in (_SETTINGS, _LABELLED) for series, _ in named.get(name, {}).values()}
-    | {series for series, _, _ in _OF_ONE_LABEL.get(name, {}).values()}
+    name: {series.partition("{")[0] for several in table.values() for series in several}
     for name, table in ENGINES.items()
 }
 _ALL_KEYS = frozenset[str]().union(*_KEYS.values())
@@ -187,50 +174,39 @@ def read_page(text: str, declared: Mapping[str, str] | None = None) -> dict[str,
     samples: dict[str, list[Sample]] = {}
     own_keys = {}
     for name, declaration in (declared or {}).items():
-        series, _, label = declaration.removesuffix("}").partition("{")
-        own_keys[name] = series_key(series), label
+        series, brace, label = declaration.partition("{")
+        own_keys[name] = series_key(series), brace + label
     for sample in samples_of(text, _ALL_KEYS | {key for key, _ in own_keys.values()}):
         samples.setdefault(series_key(sample.name), []).append(sample)
     engine = next((name for name in ENGINES if _KEYS[name] & samples.keys()), None)
-    values = _of_engine(engine, samples) if engine is not None else {}
+    values: dict[str, float] = {}
+    for name, several in ENGINES[engine].items() if engine is not None else ():
+        values |= next(filter(None, (_values(name, series, samples) for series in several)), {})
     for name, (key, label) in own_keys.items():
         values.pop(name, None)
-        if label:
-            values |= _by_label(name, label, samples.get(key, ()))
-        elif key in samples:
-            values[name] = math.fsum(_one_per_engine(samples[key]))
+        values |= _values(name, key + label, samples)
     return values
 
 
-def _by_label(name: str, label: str, samples: Sequence[Sample]) -> dict[str, float]:
+def _values(name: str, series: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
+    """The figure of a series, or one for each value of its label; empty where the page has none."""
+    key, _, rest = series.partition("{")
+    label, _, meant = rest.partition("}")
+    held = samples.get(key, ())
+    if name == label == _MAX_NUM_SEQS:  # a setting stands in a label of a series whose value is always 1
+        told = [sample.labels[label] for sample in held if label in sample.labels]
+        return {name: math.fsum(map(float, told))} if told else {}
     parts: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if sample.labels.get(label):
-            parts.setdefault(sample.labels[label], []).append(sample)
-    return {
-        of_label(name, value): math.fsum(_one_per_engine(own))
-        for value, own in islice(parts.items(), _MOST_PARTS)
-    }
-
-
-def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for name, keys in ENGINES[engine].items():
-        key = next((key for key in keys if key in samples), None)
-        if key is not None:
-            own = _one_per_engine(samples[key])
-            values[name] = math.fsum(own) / len(own) if name in _MEANS else math.fsum(own)
-    for name, (series, label) in _LABELLED.get(engine, {}).items():
-        values |= _by_label(name, label, samples.get(series, ()))
-    for name, (series, label, value) in _OF_ONE_LABEL.get(engine, {}).items():
-        meant = [sample for sample in samples.get(series, ()) if sample.labels.get(label) == value]
-        if meant:
-            values[name] = math.fsum(_one_per_engine(meant))
-    for name, (series, label) in _SETTINGS.get(engine, {}).items():
-        told = [sample.labels[label] for sample in samples.get(series, ()) if label in sample.labels]
-        if told:
-            values[name] = math.fsum(float(value) for value in told)
-    return values
+    for sample in held:
+        value = sample.labels.get(label, "")
+        if not label or (value and meant in ("", value)):
+            part = of_label(name, value) if label and not meant else name
+            parts.setdefault(part, []).append(sample)
+    found = {}
+    for part, own in islice(parts.items(), _MOST_PARTS):
+        each = _one_per_engine(own)
+        found[part] = math.fsum(each) / len(each) if name in _MEANS else math.fsum(each)
+    return found
 
 
 def samples_of(text: str, keys: Set[str]) -> Iterator[Sample]:

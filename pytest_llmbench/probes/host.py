@@ -291,24 +291,26 @@ def of_kernel(state: int, kept: Timex) -> ClockSync | None:
     return ClockSync("ntp", offset_ms, abs(offset_ms) + kept.maxerror / 1e3, None, "adjtimex")
 
 
-def run_bounded(command: Sequence[str], limit_s: float = 2.0) -> str | None:
-    """Output of a command; ``None`` if it is not there, fails, or takes longer than ``limit_s``."""
+def run_bounded(command: Sequence[str], limit_s: float = 2.0, folder: Path | None = None) -> str | None:
+    """Output of a command; ``None`` if it is not there, fails, or takes longer than ``limit_s``. Git takes no
+    lock, so that it disturbs nobody."""
     try:
         done = subprocess.run(
             command,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=limit_s,
-            check=False,
+            check=True,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout
 
 
-_TIMEOUT_S = 10
+_GIT_S = 10.0
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -322,26 +324,8 @@ class CheckedOut(NamedTuple):
 def checked_out(folder: Path) -> CheckedOut | None:
     """The commit that a folder has checked out; None outside of a repository, in one without a commit, and
     where Git is missing or does not answer."""
-    commit = _git(folder, "rev-parse", "--verify", "HEAD")
-    if commit is None or not _COMMIT.fullmatch(commit):
+    commit = (run_bounded(("git", "rev-parse", "--verify", "HEAD"), _GIT_S, folder) or "").strip()
+    if not _COMMIT.fullmatch(commit):
         return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return None if changed is None else CheckedOut(commit, bool(changed))
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of a Git command, None if it fails. Git takes no lock, so that it disturbs nobody."""
-    try:
-        ran = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return ran.stdout.strip()
+    changed = run_bounded(("git", "status", "--porcelain", "--untracked-files=no"), _GIT_S, folder)
+    return None if changed is None else CheckedOut(commit, bool(changed.strip()))

@@ -19,7 +19,7 @@ from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
-from pytest_llmbench.wire.error_replies import read_error_body
+from pytest_llmbench.wire.error_replies import json_object, read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
 
@@ -127,7 +127,7 @@ class ServerTokenCount(Closing):
         headers = headers_for(self._dialect, self._control.headers)
         if way.template_url:
             answer = self._control.post(way.template_url, self._as_messages(text), headers)
-            prompt = _member(answer, "prompt") if answer.status == 200 else None
+            prompt = (json_object(answer.body) or {}).get("prompt") if answer.status == 200 else None
             if not isinstance(prompt, str):
                 return _refusal(answer) if answer.status != 200 else "an answer without a prompt"
             text = prompt
@@ -204,23 +204,15 @@ def _read_count(answer: Answer) -> int | str:
     if answer.status != 200:
         return _refusal(answer)
     beginning = _COUNT_FIRST.match(answer.body)
-    count = int(beginning[1]) if beginning else _member(answer, "count")
+    count = int(beginning[1]) if beginning else (json_object(answer.body) or {}).get("count")
     return count if count.__class__ is int else "an answer without a count"
 
 
 def _read_tokens(answer: Answer) -> int | str:
     if answer.status != 200:
         return _refusal(answer)
-    tokens = _member(answer, "tokens")
+    tokens = (json_object(answer.body) or {}).get("tokens")
     return len(tokens) if isinstance(tokens, list) else "an answer without tokens, or too long to be read"
-
-
-def _member(answer: Answer, name: str) -> Any:
-    try:
-        payload = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        return None
-    return payload.get(name) if isinstance(payload, dict) else None
 
 
 def _refusal(answer: Answer) -> str:

@@ -20,7 +20,14 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from pytest_llmbench.model.reply_checks import Call
-from pytest_llmbench.wire.error_replies import error_in, error_text, is_policy_error, is_turned_away, shorten
+from pytest_llmbench.wire.error_replies import (
+    error_in,
+    error_text,
+    is_policy_error,
+    is_turned_away,
+    json_object,
+    shorten,
+)
 from pytest_llmbench.wire.sse import SSEEvent
 
 _NOTHING_SEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
@@ -171,12 +178,8 @@ def read_plain(chunk: Chunk, event: SSEEvent) -> None:
 
 
 def _is_object(text: str) -> bool:
-    if not text.lstrip().startswith("{") or not text.rstrip().endswith("}"):
-        return False
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+    braced = text.lstrip().startswith("{") and text.rstrip().endswith("}")
+    return braced and json_object(text) is not None
 
 
 def set_error(chunk: Chunk, error: Any) -> None:

@@ -58,6 +58,15 @@ def beginning(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def json_object(text: str | bytes) -> dict[str, Any] | None:
+    """The JSON object that a text is; ``None`` where it is anything else. Never raises."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def error_in(payload: Any) -> Any | None:
     """The error object inside a decoded JSON body or event, or ``None`` when it holds none.
 

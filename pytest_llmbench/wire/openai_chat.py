@@ -7,7 +7,6 @@ What other dialects share with them is here too: prompts, bodies, choices, usage
 from __future__ import annotations
 
 import base64
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from pytest_llmbench.wire.chunk import (
     written,
 )
 from pytest_llmbench.wire.dialect import EncodeOptions, JsonDialect
-from pytest_llmbench.wire.error_replies import error_in
+from pytest_llmbench.wire.error_replies import error_in, json_object
 from pytest_llmbench.wire.usage import settled
 
 if TYPE_CHECKING:
@@ -270,11 +269,8 @@ def arguments_of(call: ToolCall, where: str) -> dict[str, Any]:
 
     :raises GeneratorError: they are none.
     """
-    try:
-        found = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
+    found = json_object(call.arguments)
+    if found is not None:
         return found
     raise GeneratorError(
         f"the arguments of the call {call.call_id!r} are not a JSON object",

@@ -16,12 +16,12 @@ from canned_http import HTML, Canned, CannedServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.model.observation import GAUGES, TOTALS
+from pytest_llmbench.model.observation import ACCEPTED_AT, GAUGES, TOTALS
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.engine_metrics import ENGINES, EngineMetricsProbe, page_urls, read_page
 
 PLAIN = {"Content-Type": "text/plain; version=0.0.4"}
-KNOWN = {*GAUGES, *TOTALS, "max_num_seqs"}
+KNOWN = {*GAUGES, *TOTALS, ACCEPTED_AT, "max_num_seqs"}
 
 VLLM = """\
 # HELP vllm:num_requests_running Requests in the batch.
@@ -97,6 +97,10 @@ sglang:spec_verify_calls_total 17
 sglang:spec_accept_length{tp_rank="0"} 2.5
 sglang:queue_time_seconds_sum 0.75
 sglang:queue_time_seconds_count 8
+sglang:per_stage_req_latency_seconds_sum{stage="prefill_forward",tp_rank="0"} 1.5
+sglang:per_stage_req_latency_seconds_sum{stage="chunked_prefill",tp_rank="0"} 1.0
+sglang:per_stage_req_latency_seconds_count{stage="prefill_forward",tp_rank="0"} 8
+sglang:per_stage_req_latency_seconds_count{tp_rank="0"} 9
 """
 SGLANG_READ = {
     "running": 2,
@@ -112,6 +116,8 @@ SGLANG_READ = {
     "acceptance_length": 2.5,
     "queue_wait_s": 0.75,
     "queue_wait_count": 8,
+    "prefill_s": 1.5,
+    "prefill_count": 8,
 }
 TENSORRT = """\
 trtllm_num_requests_running{engine_type="trtllm"} 1

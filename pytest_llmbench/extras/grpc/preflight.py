@@ -30,7 +30,13 @@ from pytest_llmbench.http_client import call_headers
 from pytest_llmbench.model.facts import SUTFact
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import Answer, ControlPlane, CutOffError, PlainSocket
+from pytest_llmbench.probes.control_plane import (
+    Answer,
+    ControlPlane,
+    CutOffError,
+    PlainSocket,
+    TransportReply,
+)
 from pytest_llmbench.probes.model_list import ModelList, below, is_name, unknown_model
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import Dialect
@@ -231,31 +237,12 @@ _MOST_BYTES = 4 * 1024 * 1024
 _CONTENT_TYPE = "application/grpc"
 _TLS_ALERT = b"\x15\x03"
 
-Headers = tuple[tuple[str, str], ...]
-
-
-@dataclass(slots=True)
-class CallReply:
-    """The reply to a call, in the form that HTTP would have brought it in.
-
-    A call that failed has the HTTP status that means the same as its own, and its message as a body; any
-    other is a stream of messages with status 200.
-    """
-
-    status: int
-    headers: Headers
-    body: bytes
-    """Messages, each preceded by its length."""
-    ended: bool = True
-    """Whether the reply is complete; False if it was still going on when its time or its bytes were used
-    up."""
-
 
 def call(
     url: str, message: bytes, *, headers: Mapping[str, str], access: Access, tls: ssl.SSLContext
-) -> CallReply:
+) -> TransportReply:
     """Open a connection, call the method that is the path of ``url`` with one message, and read the reply to
-    its end, or to the limits.
+    its end, or to the limits: messages, each preceded by its length, or the message of a failed call.
 
     Raises httpx.RequestError, as a request over HTTP does, and SUTError for a server that speaks no gRPC.
     """
@@ -274,7 +261,7 @@ class _Exchange:
     http2: Http2Client = field(default_factory=Http2Client)
     body: bytearray = field(default_factory=bytearray)
 
-    def reply_to(self, message: bytes, headers: Mapping[str, str]) -> CallReply:
+    def reply_to(self, message: bytes, headers: Mapping[str, str]) -> TransportReply:
         parts = urlsplit(self.url)
         head = [
             (":method", "POST"),
@@ -290,17 +277,17 @@ class _Exchange:
         self._send(self.http2.closing(), or_not=True)
         got = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in made.headers)
         if made.status != 200:  # of something between that is HTTP and no gRPC
-            return CallReply(made.status or 502, got, bytes(self.body))
+            return TransportReply(made.status or 502, got, bytes(self.body))
         kind = dict(got).get("content-type", "")
         if not kind.startswith(_CONTENT_TYPE):
             raise self._no_grpc(f"its answer is {kind or 'without a content type'}")
         told = status_of(made.trailers) if ended else None
         if told is None or told.is_ok:
-            return CallReply(200, got, bytes(self.body), ended)
+            return TransportReply(200, got, bytes(self.body), ended)
         kept = [(name, value) for name, value in got if name not in ("grpc-status", "content-type")]
         kept.append(("grpc-status", told.code))
         kept += [("retry-after", told.retry_after)] if told.retry_after else []
-        return CallReply(told.http_status, tuple(kept), told.message.encode())
+        return TransportReply(told.http_status, tuple(kept), told.message.encode())
 
     def _read_to_end(self, made: Stream) -> bool:
         """Read the reply. True if it was read to its end, False if to a limit."""

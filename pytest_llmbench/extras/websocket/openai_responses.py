@@ -19,7 +19,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.apis.openai_responses import TERMINAL, OpenAIResponses
 from pytest_llmbench.wire.chunk import type_of
 from pytest_llmbench.wire.dialect import EncodeOptions, MessageDialect
-from pytest_llmbench.wire.error_replies import error_in
+from pytest_llmbench.wire.error_replies import error_in, json_object
 
 CREATE = "response.create"
 _ID = "\x1erequest id\x1e"
@@ -46,25 +46,17 @@ class ResponsesOverWebSocket(OpenAIResponses, MessageDialect):
     def is_last(self, message: bytes) -> bool:
         if not any(mark in message for mark in _MARKS):
             return False
-        payload = _object(message)
+        payload = json_object(message) or {}
         return type_of(payload, "") in TERMINAL or _is_error(payload)
 
     def is_error(self, message: bytes) -> bool:
-        return _is_error(_object(message))
+        return _is_error(json_object(message) or {})
 
     def refusal_status(self, message: bytes) -> int | None:
-        payload = _object(message)
+        payload = json_object(message) or {}
         status = payload.get("status")
         return status if status.__class__ is int and 400 <= status < 600 and _is_error(payload) else None
 
 
 def _is_error(payload: dict[str, Any]) -> bool:
     return not type_of(payload, "").startswith("response.") and error_in(payload) is not None
-
-
-def _object(message: bytes) -> dict[str, Any]:
-    try:
-        payload = json.loads(message)
-    except (ValueError, RecursionError):
-        return {}
-    return payload if payload.__class__ is dict else {}

@@ -29,7 +29,7 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.http_client import user_agent
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import CutOffError, PlainSocket
+from pytest_llmbench.probes.control_plane import CutOffError, PlainSocket, TransportReply
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import MessageDialect, headers_for
 from pytest_llmbench.wire.error_replies import shorten
@@ -250,22 +250,6 @@ _STREAM = (("content-type", "text/event-stream"),)
 _PLAIN = (("content-type", "application/json"),)
 
 
-@dataclass(slots=True)
-class MessageReply:
-    """The reply to a message, in the form that HTTP would have brought it in.
-
-    A refused handshake has its own status, headers and body, an error message that refuses the request its
-    status; any other reply is a stream of events with status 200.
-    """
-
-    status: int = 200
-    headers: tuple[tuple[str, str], ...] = _STREAM
-    body: bytes = b""
-    ended: bool = True
-    """Whether the reply is complete; False if it was still going on when its time or its bytes were used
-    up."""
-
-
 def ask(
     url: str,
     spoken: MessageDialect,
@@ -275,9 +259,9 @@ def ask(
     headers: Mapping[str, str],
     access: Access,
     tls: ssl.SSLContext,
-) -> MessageReply:
+) -> TransportReply:
     """Open a WebSocket, send the message with ``body`` and read the reply to its last message, or to the
-    limits.
+    limits. A refused handshake has its own status, headers and body.
 
     Raises httpx.RequestError, as a request over HTTP does, and SUTError for a server that speaks no
     WebSocket, or not ours.
@@ -295,13 +279,13 @@ class _Talk:
     messages: list[bytes] = field(default_factory=list)
     """Messages that have been received and not looked at yet."""
 
-    def open(self) -> MessageReply | None:
+    def open(self) -> TransportReply | None:
         """Make the handshake; returns the answer if that refuses it, else None."""
         self._send(self.reader.opening())
         while not self.reader.is_open:
             refusal = self.reader.refusal
             if refusal is not None and refusal.status is not None and refusal.status >= 300:
-                return MessageReply(refusal.status, refusal.headers, refusal.body)
+                return TransportReply(refusal.status, refusal.headers, refusal.body)
             if refusal is not None:
                 self._fail(refusal.reason)
             if not self._read():
@@ -309,15 +293,15 @@ class _Talk:
         self.messages.clear()  # a greeting
         return None
 
-    def ask(self, spoken: MessageDialect, message: bytes) -> MessageReply:
+    def ask(self, spoken: MessageDialect, message: bytes) -> TransportReply:
         """The reply to one message."""
         self._send(text_frame(message))
         messages, ended = self._messages_read(spoken)
         self._send(self.reader.closing())
         status = spoken.refusal_status(messages[0]) if len(messages) == 1 else None
         if status is not None:
-            return MessageReply(status, _PLAIN, messages[0])
-        return MessageReply(body=b"".join(map(as_event, messages)), ended=ended)
+            return TransportReply(status, _PLAIN, messages[0])
+        return TransportReply(_OK, _STREAM, b"".join(map(as_event, messages)), ended)
 
     def _messages_read(self, spoken: MessageDialect) -> tuple[list[bytes], bool]:
         """The messages up to the last one, or to the end of the connection; with False, up to a limit."""
