@@ -9,6 +9,7 @@ import numpy as np
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
@@ -40,3 +41,36 @@ def replay(scenario: str, plan: LoadPlan) -> Observation:
 def columns(records: Records) -> dict[str, list[object]]:
     values = {column.name: getattr(records, column.name) for column in fields(records)}
     return {k: v.tolist() if isinstance(v, np.ndarray) else list(v) for k, v in values.items()}
+
+
+def everything(seen: Observation) -> list[object]:
+    """All that a replay says."""
+    readings = seen.engine
+    assert readings is not None
+    gauges = {name: values.tolist() for name, values in readings.gauges.items()}
+    counted = [readings.at_ns.tolist(), gauges, readings.totals_before, readings.totals_after]
+    ends = [seen.ended_ns, seen.interrupted, seen.stopped, seen.in_flight_at_end]
+    return [columns(seen.records), *ends, *counted, readings.max_num_seqs, seen.selfcheck, seen.facts]
+
+
+def assert_read_in_time(records: Records, apart_ns: int = 0) -> None:
+    """The chunks of each reply are in order, at least so far apart, and none was read after its end."""
+    for row in range(len(records)):
+        chunks = records.chunk_ns[records.chunk_offsets[row] : records.chunk_offsets[row + 1]]
+        assert (chunks <= records.finished_ns[row]).all()
+        assert (np.diff(chunks) >= apart_ns).all()
+
+
+def rows_by_turn(records: Records) -> dict[tuple[int, int], int]:
+    """The row of each turn, by session and number."""
+    places = zip(records.session.tolist(), records.turn.tolist(), strict=True)
+    return {place: row for row, place in enumerate(places)}
+
+
+def assert_all_is_cached(records: Records, workload: Workload, seed: int, block: int = 16) -> None:
+    """What a cache that forgets nothing has of each turn: whole blocks, and never the last token."""
+    rows = rows_by_turn(records)
+    for request in workload.requests(len(records), seed):
+        assert request.turn is not None
+        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // block * block
+        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import plain_http
+from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, RequestRecord
-from pytest_llmbench.model.records import OUTCOMES, Records
+from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens import reference_tokenizer
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat, OpenAICompletions
-from pytest_llmbench.workloads.sessions import SessionWorkload
 
 CHAT = OpenAIChat()
 TOKENS = 8
@@ -54,21 +54,6 @@ def truths_of(engine: EmbeddedEngine, seen: Observation) -> list[GroundTruth]:
     """The engine's own account of each record, in the order of the records."""
     by_id = {truth.request_id: truth for truth in engine.ground_truth()}
     return [by_id[name] for name in seen.records.request_id]
-
-
-def rows_by_turn(records: Records) -> dict[tuple[int, int], int]:
-    """The row of each turn, by session and number."""
-    places = zip(records.session.tolist(), records.turn.tolist(), strict=True)
-    return {place: row for row, place in enumerate(places)}
-
-
-def assert_all_is_cached(records: Records, workload: SessionWorkload, seed: int, block: int) -> None:
-    """What a cache that forgets nothing has of each turn: whole blocks, and never the last token."""
-    rows = rows_by_turn(records)
-    for request in workload.requests(len(records), seed):
-        assert request.turn is not None
-        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // block * block
-        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
 
 
 @dataclass(frozen=True)
@@ -127,3 +112,14 @@ def chunks(raw: bytes) -> list[Any]:
     text = raw.decode().replace("\r\n", "\n").replace("\r", "\n")
     data = [event.removeprefix("data: ") for event in text.split("\n\n") if event.startswith("data: {")]
     return [json.loads(each) for each in data]
+
+
+def page_of(engine: EmbeddedEngine) -> str:
+    """The page of metrics."""
+    return plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text
+
+
+def by_engine(page: str, series: str) -> dict[str, float]:
+    """The values of a series, by the engine that each is of."""
+    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+    return {sample.labels["engine"]: sample.value for sample in samples if sample.name == f"vllm:{series}"}

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-import plain_http
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from served_load import assert_all_is_cached, chunks, raw_chat, sent_as_ids, truths_of
+from replayed import assert_all_is_cached
+from served_load import by_engine, chunks, page_of, raw_chat, sent_as_ids, truths_of
 from three_attempts import three_attempts
 
 from pytest_llmbench.model.observation import Observation
@@ -42,15 +41,6 @@ def sent(engine: EmbeddedEngine, plan: LoadPlan) -> tuple[Observation, list[Grou
 def served(scenario: str, plan: LoadPlan) -> tuple[Observation, list[GroundTruth]]:
     with EmbeddedEngine.start(scenario) as engine:
         return sent(engine, plan)
-
-
-def page_of(engine: EmbeddedEngine) -> str:
-    return plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text
-
-
-def by_engine(page: str, series: str) -> dict[str, float]:
-    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
-    return {sample.labels["engine"]: sample.value for sample in samples if sample.name == f"vllm:{series}"}
 
 
 def instants(truth: GroundTruth) -> list[int]:
@@ -141,7 +131,7 @@ def test_cached_tokens_by_turn_equal_the_closed_form_and_the_page_adds_up() -> N
         page, status = page_of(engine), engine.status()
     records = seen.records
     assert records.ok.all()
-    assert_all_is_cached(records, CHAT, 3, BLOCK)
+    assert_all_is_cached(records, CHAT, 3)
     assert records.cached_tokens.tolist() == [truth.cached_tokens for truth in truths]
     again = len(records)  # the last prompt token of each, where it is decoded
     read = read_page(page)
@@ -189,20 +179,6 @@ def test_the_output_filter_holds_back_what_is_decoded(engine: EmbeddedEngine) ->
     assert all(before <= after for before, after in pairwise(instants(truth)))
 
 
-def test_a_crash_takes_one_decode_worker_and_its_requests() -> None:
-    crash = "fault=crash&fault_count=1&fault_from=12&fault_after_tokens=2&recovery_ms=300000"
-    plan = LoadPlan("crash", SyntheticWorkload("w", Fixed(20), Fixed(30)), ClosedLoop(6), 60, seed=2)
-    with EmbeddedEngine.start(f"{APART}&{crash}") as engine:
-        records = sent(engine, plan)[0].records
-        truths = engine.ground_truth()
-    lost = records.outcome != OUTCOMES.index(Outcome.OK)
-    assert 1 <= lost.sum() <= 4
-    assert set(records.outcome[lost]) == {OUTCOMES.index(Outcome.DISCONNECTED)}
-    (fell,) = {truth.decode_replica for truth in truths if truth.aborted}
-    assert fell in (2, 3)
-    assert {truth.decode_replica for truth in truths[-20:]} == {5 - fell}
-
-
 def test_memory_that_runs_out_where_it_is_decoded_frees_the_prompts_on_their_way() -> None:
     """A decode worker for three requests: one that fails for want of blocks leaves both engines empty."""
     options = "&kv_blocks=30&context_limit_tokens=400&preemption=off&out_of_memory=engine&recovery_ms=1"
@@ -215,10 +191,3 @@ def test_memory_that_runs_out_where_it_is_decoded_frees_the_prompts_on_their_way
     assert len(truths) == 24
     assert by_engine(page, "kv_cache_usage_perc") == {"0": 0, "1": 0}
     assert by_engine(page, "num_requests_waiting") == {"0": 0, "1": 0}
-
-
-def test_what_is_apart_is_disclosed() -> None:
-    with EmbeddedEngine.start(APART) as engine:
-        facts = engine.disclosure()
-    assert (facts.value("sut.replicas"), facts.value("sut.boundary")) == (4, "application_gateway")
-    assert facts.value("sut.router") == "round_robin to prefill, least_loaded to decode"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from replayed import CHAT, MIXED, WITH_SYSTEM, fixed, replay
+from replayed import CHAT, assert_all_is_cached, fixed, replay
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES, Records
@@ -38,14 +34,6 @@ def one(preset: str, prompt: int, output: int) -> Records:
 def ttft_ns(records: Records) -> list[int]:
     found: list[int] = (records.first_content_ns - records.submitted_ns).tolist()
     return found
-
-
-def everything(seen: Observation) -> list[object]:
-    columns = {column.name: getattr(seen.records, column.name) for column in fields(seen.records)}
-    assert seen.engine is not None
-    gauges = {name: values.tolist() for name, values in seen.engine.gauges.items()}
-    listed = {k: v.tolist() if isinstance(v, np.ndarray) else list(v) for k, v in columns.items()}
-    return [listed, seen.ended_ns, gauges, seen.engine.totals_after]
 
 
 @pytest.mark.parametrize("prompt", [1, 100, 1600, 8000])
@@ -95,14 +83,7 @@ def test_cached_tokens_by_turn_equal_the_closed_form(options: str) -> None:
     seen = replay(f"fast?prefix_caching=true&{options}", plan)
     records, readings = seen.records, seen.engine
     assert readings is not None
-    rows = {
-        place: row
-        for row, place in enumerate(zip(records.session.tolist(), records.turn.tolist(), strict=True))
-    }
-    for request in CHAT.requests(len(records), 3):
-        assert request.turn is not None
-        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
-        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
+    assert_all_is_cached(records, CHAT, 3)
     again = len(records)  # the last prompt token of each, where it is decoded
     assert readings.grown("prompt_tokens") == (records.input_tokens - records.cached_tokens).sum() + again
     assert readings.grown("prefix_queries_tokens") == records.input_tokens.sum()
@@ -165,15 +146,6 @@ def test_embeddings_need_the_prefill_workers_alone() -> None:
     assert seen.engine.totals_after["kv_transfer_count"] == 0
 
 
-def test_a_crash_takes_one_decode_worker() -> None:
-    crash = "fault=crash&fault_count=1&fault_from=20&fault_after_tokens=3&recovery_ms=300000"
-    plan = LoadPlan("crash", MIXED, ClosedLoop(6), 100, seed=2)
-    records = replay(f"fast?{crash}&prefill_workers=1&decode_workers=2", plan).records
-    lost = records.outcome == OUTCOMES.index(Outcome.DISCONNECTED)
-    assert 1 <= lost.sum() <= 4
-    assert (records.outcome[~lost] == OUTCOMES.index(Outcome.OK)).all()
-
-
 def test_what_is_apart_is_disclosed() -> None:
     engine = ReplayEngine(parse_scenario("h100-70b-tp4?prefill_workers=1&decode_workers=3"))
     facts = engine.disclosure()
@@ -207,74 +179,6 @@ def test_what_is_apart_is_disclosed() -> None:
 def test_what_cannot_be_is_refused(options: str, said: str) -> None:
     with pytest.raises(SuiteError, match=said):
         parse_scenario(f"fast?{options}")
-
-
-STAGES = [
-    "",
-    "&max_waiting=1",
-    "&input_filter=enabled&output_filter=enabled&input_refusal_share=0.1&output_refusal_share=0.1",
-    "&fault=reset,http_error,crash,stall&fault_rate=0.2&recovery_ms=200",
-    "&kv_blocks=40&context_limit_tokens=512",
-    "&kv_blocks=40&context_limit_tokens=512&preemption=swap",
-    "&kv_blocks=40&context_limit_tokens=512&preemption=off&out_of_memory=engine&recovery_ms=300",
-    "&think_mean_tokens=20&scheduler=phase&max_think_seqs=2&kv_blocks=60&context_limit_tokens=512",
-]
-CUTS: list[dict[str, object]] = [
-    {},
-    {"most_s": 0.35},
-    {"deadlines": Deadlines(between_chunks_s=0.3, total_s=0.8, drain_s=0.05)},
-    {"deadlines": Deadlines(between_chunks_s=0.05, total_s=0.4, drain_s=30)},
-]
-
-
-@given(
-    prefill=st.integers(1, 3),
-    decode=st.integers(1, 3),
-    places=st.integers(1, 6),
-    slow=st.sampled_from([500, 60_000]),
-    stages=st.sampled_from(STAGES),
-    cut=st.sampled_from(CUTS),
-    plan=st.sampled_from(
-        [
-            LoadPlan("open", MIXED, OpenLoop(120.0), 40, seed=3),
-            LoadPlan("slots", MIXED, ClosedLoop(11), 40, seed=3),
-            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 7, 3), seed=3),
-        ]
-    ),
-)
-@settings(max_examples=60)
-def test_nothing_is_lost_between_the_engines(
-    prefill: int,
-    decode: int,
-    places: int,
-    slow: int,
-    stages: str,
-    cut: dict[str, object],
-    plan: LoadPlan,
-) -> None:
-    """Every request ends once; afterwards no engine holds a block, and the same seed gives the same again."""
-    workers = f"&prefill_workers={prefill}&decode_workers={decode}&kv_transfer_latency_us={slow}"
-    scenario = parse_scenario(f"fast?prefix_caching=on&max_num_seqs={places}{workers}{stages}")
-    plan = plan.with_(most_failures=10_000, **cut)
-    engine = ReplayEngine(scenario)
-    seen = engine.run(plan)
-    records, readings = seen.records, seen.engine
-    assert readings is not None
-    assert len(set(records.request_id)) == len(records)
-    assert (records.finished_ns >= records.submitted_ns).all()
-    assert readings.gauges["kv_use"].max(initial=0) <= 1
-    ok = records.ok
-    assert (np.diff(records.chunk_offsets)[ok] == records.output_tokens[ok]).all()
-    for row in range(len(records)):
-        chunks = records.chunk_ns[records.chunk_offsets[row] : records.chunk_offsets[row + 1]]
-        assert (chunks <= records.finished_ns[row]).all()
-        assert (np.diff(chunks) >= 0).all()
-    if ok.all() and not stages:
-        assert readings.totals_after["generated_tokens"] == records.output_tokens.sum()
-    assert everything(ReplayEngine(scenario).run(plan)) == everything(seen)
-    later = engine.run(LoadPlan("later", fixed(20, 1), ClosedLoop(1), 1, seed=1)).engine
-    assert later is not None
-    assert [later.gauges[name][0] for name in ("running", "waiting", "kv_use")] == [0, 0, 0]
 
 
 def test_blocks_of_a_request_that_is_given_up_go_to_the_next_at_once() -> None:

@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replayed import CHAT, MIXED, WITH_SYSTEM, columns, replay
+from replayed import (
+    CHAT,
+    MIXED,
+    WITH_SYSTEM,
+    assert_all_is_cached,
+    assert_read_in_time,
+    columns,
+    everything,
+    fixed,
+    replay,
+)
 
 from pytest_llmbench.extras.cluster.engines import RouterPolicy
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.model.observation import TIME_IS_UP, Observation
+from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.plan import (
     ClosedLoop,
     Deadlines,
@@ -45,13 +55,6 @@ CACHED = "fast?prefix_caching=true&kv_blocks=20000"
 
 def chats(workload: SessionWorkload, load: Load, sessions: int) -> LoadPlan:
     return LoadPlan("chats", workload, load, turns_of(workload, sessions, 3), seed=3)
-
-
-def everything(seen: Observation) -> list[object]:
-    assert seen.engine is not None
-    gauges = {name: values.tolist() for name, values in seen.engine.gauges.items()}
-    counted = [gauges, seen.engine.totals_after, seen.engine.max_num_seqs, seen.selfcheck.peak_in_flight]
-    return [columns(seen.records), seen.ended_ns, seen.facts, *counted]
 
 
 def test_one_replica_is_what_there_is_without_the_option() -> None:
@@ -161,14 +164,7 @@ def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(
 ) -> None:
     seen = replay(f"{CACHED}&replicas=3&router={policy}", chats(CHAT, load, 40))
     records = seen.records
-    rows = {
-        place: row
-        for row, place in enumerate(zip(records.session.tolist(), records.turn.tolist(), strict=True))
-    }
-    for request in CHAT.requests(len(records), 3):
-        assert request.turn is not None
-        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
-        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
+    assert_all_is_cached(records, CHAT, 3)
     turned = replay(f"{CACHED}&replicas=3", chats(CHAT, load, 40)).records
     assert turned.cached_tokens.sum() < 0.8 * records.cached_tokens.sum()
 
@@ -213,26 +209,28 @@ def test_gauges_are_those_of_all_replicas_at_each_instant() -> None:
     assert seen.engine.gauges["kv_use"][both].max() == pytest.approx(one.gauges["kv_use"].max(), rel=0.1)
 
 
-def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
+@pytest.mark.parametrize(
+    "engines", ["replicas=2&router=least_loaded", "prefill_workers=1&decode_workers=2&fault_after_tokens=3"]
+)
+def test_a_crash_takes_one_engine_that_decodes_and_the_router_goes_round_it(engines: str) -> None:
     crash = "fault=crash&fault_count=1&fault_from=20&recovery_ms=300000"
     plan = LoadPlan("crash", MIXED, ClosedLoop(6), 100, seed=2)
-    records = replay(f"fast?{crash}&replicas=2&router=least_loaded", plan).records
+    records = replay(f"fast?{crash}&{engines}", plan).records
     lost = records.outcome == OUTCOMES.index(Outcome.DISCONNECTED)
-    assert 1 <= lost.sum() <= 4  # the requests of one of two replicas
+    assert 1 <= lost.sum() <= 4  # the requests of one of two
     assert (records.outcome[~lost] == OUTCOMES.index(Outcome.OK)).all()
     alone = replay(f"fast?{crash}", plan.with_(stop_when_failing=False)).records
     assert (alone.http_status == 503).any()
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        {"most_s": 0.35},
-        {"deadlines": Deadlines(between_chunks_s=0.3, total_s=0.8, drain_s=0.05)},
-        {"deadlines": Deadlines(between_chunks_s=0.05, total_s=0.4, drain_s=30)},
-    ],
-    ids=["most_s", "drain", "deadlines"],
-)
+CUTS: list[dict[str, object]] = [
+    {"most_s": 0.35},
+    {"deadlines": Deadlines(between_chunks_s=0.3, total_s=0.8, drain_s=0.05)},
+    {"deadlines": Deadlines(between_chunks_s=0.05, total_s=0.4, drain_s=30)},
+]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=["most_s", "drain", "deadlines"])
 def test_nothing_is_read_after_a_request_was_given_up(cut: dict[str, object]) -> None:
     plan = LoadPlan("cut", MIXED, OpenLoop(300.0), 200, seed=7).with_(**cut)
     engine = ReplayEngine(parse_scenario("fast?step_base_us=40000&replicas=3&router=least_loaded"))
@@ -242,10 +240,7 @@ def test_nothing_is_read_after_a_request_was_given_up(cut: dict[str, object]) ->
     assert given_up.any()
     if "most_s" in cut:
         assert seen.interrupted == TIME_IS_UP
-    for row in range(len(records)):
-        chunks = records.chunk_ns[records.chunk_offsets[row] : records.chunk_offsets[row + 1]]
-        assert (chunks <= records.finished_ns[row]).all()
-        assert (np.diff(chunks) > 0).all()
+    assert_read_in_time(records, apart_ns=1)
     # What was given up has left the replicas: the next plan finds them empty.
     later = LoadPlan("later", EQUAL, ClosedLoop(3), 9, seed=1)
     fresh = replay("fast?step_base_us=40000&replicas=3&router=least_loaded", later).records
@@ -299,20 +294,34 @@ def test_what_is_routed_is_disclosed() -> None:
     assert (alone.value("sut.replicas"), alone.value("sut.router")) == (1, "none")
 
 
+routed = st.builds(
+    "&replicas={}&router={}".format,
+    st.integers(2, 5),
+    st.sampled_from(["round_robin", "least_loaded", "prefix", "session"]),
+)
+apart = st.builds(
+    "&prefill_workers={}&decode_workers={}&kv_transfer_latency_us={}".format,
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([500, 60_000]),
+)
+STAGES = [
+    "",
+    "&max_waiting=1",
+    "&input_filter=enabled&output_filter=enabled&input_refusal_share=0.1&output_refusal_share=0.1",
+    "&fault=reset,http_error,crash,stall&fault_rate=0.2&recovery_ms=200",
+    "&kv_blocks=40&context_limit_tokens=512",
+    "&kv_blocks=40&context_limit_tokens=512&preemption=swap",
+    "&kv_blocks=40&context_limit_tokens=512&preemption=off&out_of_memory=engine&recovery_ms=300",
+    "&think_mean_tokens=20&scheduler=phase&max_think_seqs=2&kv_blocks=60&context_limit_tokens=512",
+]
+
+
 @given(
-    replicas=st.integers(2, 5),
-    policy=st.sampled_from(["round_robin", "least_loaded", "prefix", "session"]),
+    engines=st.one_of(routed, apart),
     places=st.integers(1, 6),
-    stages=st.sampled_from(
-        [
-            "",
-            "&max_waiting=1",
-            "&input_filter=enabled&output_filter=enabled&input_refusal_share=0.1&output_refusal_share=0.1",
-            "&fault=reset,http_error,crash,stall&fault_rate=0.2&recovery_ms=200",
-            "&kv_blocks=40&context_limit_tokens=512",
-            "&kv_blocks=40&context_limit_tokens=512&preemption=off&out_of_memory=engine&recovery_ms=300",
-        ]
-    ),
+    stages=st.sampled_from(STAGES),
+    cut=st.sampled_from([{}, *CUTS]),
     plan=st.sampled_from(
         [
             LoadPlan("open", MIXED, OpenLoop(120.0), 40, seed=3),
@@ -321,25 +330,33 @@ def test_what_is_routed_is_disclosed() -> None:
         ]
     ),
 )
-@settings(max_examples=40)
+@settings(max_examples=100)
 def test_every_request_ends_once_and_the_counters_know_all_of_it(
-    replicas: int, policy: str, places: int, stages: str, plan: LoadPlan
+    engines: str, places: int, stages: str, cut: dict[str, object], plan: LoadPlan
 ) -> None:
-    preset = f"fast?prefix_caching=on&max_num_seqs={places}&replicas={replicas}&router={policy}{stages}"
-    seen = replay(preset, plan.with_(most_failures=10_000))
+    """Afterwards no engine holds a block, and the same seed gives the same again."""
+    scenario = parse_scenario(f"fast?prefix_caching=on&max_num_seqs={places}{engines}{stages}")
+    plan = plan.with_(most_failures=10_000, **cut)
+    engine = ReplayEngine(scenario)
+    seen = engine.run(plan)
     records, readings = seen.records, seen.engine
     assert readings is not None
-    if not plan.load.of_sessions:  # a failed turn ends its session
-        assert len(records) == plan.requests
+    if not cut:
+        assert seen.in_flight_at_end == 0
+        if not plan.load.of_sessions:  # a failed turn ends its session
+            assert len(records) == plan.requests
     assert len(set(records.request_id)) == len(records)
-    assert seen.in_flight_at_end == 0
     assert (records.finished_ns >= records.submitted_ns).all()
-    assert readings.gauges["running"].max(initial=0) <= places * replicas
+    assert readings.gauges["running"].max(initial=0) <= places * scenario.deployment.engines
     assert readings.gauges["kv_use"].max(initial=0) <= 1
     ok = records.ok
     assert (np.diff(records.chunk_offsets)[ok] == records.output_tokens[ok]).all()
+    assert_read_in_time(records)
     assert readings.totals_after["generated_tokens"] >= records.output_tokens[ok].sum()
     if ok.all() and not stages:
         assert readings.totals_after["generated_tokens"] == records.output_tokens.sum()
         assert readings.totals_after["prefix_hits_tokens"] == records.cached_tokens.sum()
-    assert everything(replay(preset, plan.with_(most_failures=10_000))) == everything(seen)
+    assert everything(ReplayEngine(scenario).run(plan)) == everything(seen)
+    later = engine.run(LoadPlan("later", fixed(20, 1), ClosedLoop(1), 1, seed=1)).engine
+    assert later is not None
+    assert [later.gauges[name][0] for name in ("running", "waiting", "kv_use")] == [0, 0, 0]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-import plain_http
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from served_load import assert_all_is_cached, rows_by_turn, sent_as_ids, truths_of
+from replayed import assert_all_is_cached, rows_by_turn
+from served_load import by_engine, page_of, sent_as_ids, truths_of
 
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
 from pytest_llmbench.model.record import Outcome
@@ -22,7 +21,6 @@ from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
-BLOCK = 16
 CHAT = SessionWorkload("chat", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(5, 60))
 WITH_SYSTEM = SessionWorkload(
     "system", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(5, 60), system_tokens=330
@@ -34,15 +32,6 @@ def chats(workload: SessionWorkload, at_once: int, sessions: int) -> LoadPlan:
     return LoadPlan("chats", workload, SessionSlots(at_once), turns_of(workload, sessions, 3), seed=3)
 
 
-def page_of(engine: EmbeddedEngine) -> str:
-    return plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text
-
-
-def by_engine(page: str, series: str) -> dict[str, float]:
-    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
-    return {sample.labels["engine"]: sample.value for sample in samples if sample.name == f"vllm:{series}"}
-
-
 @pytest.mark.parametrize("policy", ["prefix", "session"])
 def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(policy: str) -> None:
     with EmbeddedEngine.start(f"{THREE}&router={policy}") as engine:
@@ -50,7 +39,7 @@ def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(policy:
         truths = truths_of(engine, seen)
     records = seen.records
     assert records.ok.all()
-    assert_all_is_cached(records, CHAT, 3, BLOCK)
+    assert_all_is_cached(records, CHAT, 3)
     assert records.cached_tokens.tolist() == [truth.cached_tokens for truth in truths]
     homes = {place: truth.replica for place, truth in zip(rows_by_turn(records), truths, strict=True)}
     assert len(set(homes.values())) == 3
@@ -122,22 +111,38 @@ def test_a_full_queue_is_that_of_the_replica_which_was_chosen() -> None:
     assert sum(counted.values()) == turned_away > 0
 
 
-def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
+APART = "prefill_workers=2&decode_workers=2"
+
+
+@pytest.mark.parametrize(
+    ("engines", "decoding"),
+    [("replicas=2&router=least_loaded", {0, 1}), (APART, {2, 3})],
+    ids=["whole", "apart"],
+)
+def test_a_crash_takes_one_engine_that_decodes_and_the_router_goes_round_it(
+    engines: str, decoding: set[int]
+) -> None:
     crash = "fault=crash&fault_count=1&fault_from=12&fault_after_tokens=2&recovery_ms=300000"
     plan = LoadPlan("crash", SyntheticWorkload("w", Fixed(20), Fixed(30)), ClosedLoop(6), 60, seed=2)
-    with EmbeddedEngine.start(f"fast?{crash}&replicas=2&router=least_loaded") as engine:
+    with EmbeddedEngine.start(f"fast?{crash}&{engines}") as engine:
         records = sent_as_ids(engine, plan).records
         truths = engine.ground_truth()
     lost = records.outcome != OUTCOMES.index(Outcome.OK)
-    assert 1 <= lost.sum() <= 4  # the requests of one of two replicas
+    assert 1 <= lost.sum() <= 4  # the requests of one of two engines
     assert set(records.outcome[lost]) == {OUTCOMES.index(Outcome.DISCONNECTED)}
-    (fell,) = {truth.replica for truth in truths if truth.aborted}
-    last = [truth.replica for truth in truths[-20:]]
-    assert set(last) == {1 - fell}
+    (fell,) = {truth.held_by for truth in truths if truth.aborted}
+    assert {truth.held_by for truth in truths[-20:]} == decoding - {fell}
 
 
-def test_what_is_routed_is_disclosed() -> None:
-    with EmbeddedEngine.start("fast?replicas=2&router=prefix") as engine:
+@pytest.mark.parametrize(
+    ("options", "stated"),
+    [
+        ("replicas=2&router=prefix", (2, "prefix")),
+        (APART, (4, "round_robin to prefill, least_loaded to decode")),
+    ],
+)
+def test_what_is_routed_is_disclosed(options: str, stated: tuple[int, str]) -> None:
+    with EmbeddedEngine.start(f"fast?{options}") as engine:
         facts = engine.disclosure()
-    assert (facts.value("sut.replicas"), facts.value("sut.router")) == (2, "prefix")
+    assert (facts.value("sut.replicas"), facts.value("sut.router")) == stated
     assert facts.value("sut.boundary") == "application_gateway"

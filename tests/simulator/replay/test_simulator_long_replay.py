@@ -6,18 +6,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from replayed import columns as columns_of
 
 from pytest_llmbench import arrivals, columns
 from pytest_llmbench.columns import StoredRecords
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
@@ -36,15 +34,6 @@ def _replayed(scenario: str, plan: LoadPlan) -> tuple[Observation, list[int]]:
     told: list[int] = []
     engine = ReplayEngine(parse_scenario(scenario))
     return engine.run(plan, lambda row: told.append(row.index)), told
-
-
-def _same(one: Records, other: Records) -> None:
-    for column in fields(Records):
-        left, right = getattr(one, column.name), getattr(other, column.name)
-        if isinstance(left, np.ndarray):
-            np.testing.assert_array_equal(left, right, column.name)
-        else:
-            assert list(left) == list(right), column.name
 
 
 @pytest.mark.parametrize(
@@ -74,7 +63,7 @@ def test_handing_over_in_batches_changes_nothing(
     monkeypatch.setattr(columns, "MEMORY_BYTES", 5000)
     cut, told = _replayed(scenario, plan)
     assert isinstance(cut.records, StoredRecords)
-    _same(cut.records, whole.records)
+    assert columns_of(cut.records) == columns_of(whole.records)
     assert sorted(told) == sorted(in_order)
     assert cut.sequence_sha256 == whole.sequence_sha256
     assert cut.engine is not None
@@ -100,7 +89,7 @@ def test_long_prompts_are_drawn_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch)
     few, _ = _replayed("fast", plan)
     assert counts == [64, 64, 64, 64, 44]
     assert few.sequence_sha256 == whole.sequence_sha256
-    _same(few.records, whole.records)
+    assert columns_of(few.records) == columns_of(whole.records)
 
 
 def _measured(requests: int) -> dict[str, Any]:

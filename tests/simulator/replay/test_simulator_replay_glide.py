@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import pytest
-from replayed import MIXED
+from replayed import MIXED, everything
 
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.power import EnergyCurve
@@ -27,21 +24,12 @@ def seen(preset: str, plan: LoadPlan) -> list[object]:
     engine = ReplayEngine(parse_scenario(preset))
     found: list[object] = []
     for run in (engine.run(plan), engine.run(plan.with_(seed=8))):
-        found += [*columns(run), run.ended_ns, run.interrupted, run.stopped, run.in_flight_at_end]
-        readings = run.engine
-        assert readings is not None
-        found += [readings.at_ns.tolist(), {k: v.tolist() for k, v in readings.gauges.items()}]
-        found += [readings.totals_before, readings.totals_after, run.telemetry is not None]
+        found += [*everything(run), run.telemetry is not None]
     return [*found, *(column for meter in engine.meters for column in energy(meter.curve))]
 
 
 def energy(curve: EnergyCurve) -> tuple[list[int], list[float], list[int]]:
     return curve.at_ns.tolist(), curve.energy_j.tolist(), curve.busy_ns.tolist()
-
-
-def columns(run: Observation) -> list[object]:
-    values = [getattr(run.records, column.name) for column in fields(run.records)]
-    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 @pytest.mark.parametrize(

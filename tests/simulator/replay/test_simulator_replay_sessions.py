@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from engine_runs import installed
+from replayed import assert_all_is_cached, rows_by_turn
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
@@ -44,16 +45,11 @@ def run(
     return ReplayEngine(parse_scenario(scenario)).run(plan)
 
 
-def by_place(records: Records) -> dict[tuple[int, int], int]:
-    places = zip(records.session.tolist(), records.turn.tolist(), strict=True)
-    return {place: row for row, place in enumerate(places)}
-
-
 @pytest.mark.parametrize("workload", [CHAT, AGENT], ids=["in a row", "fan-out"])
 @pytest.mark.parametrize("load", [SessionStarts(2.0), SessionSlots(4)], ids=["open", "closed"])
 def test_cached_tokens_by_turn_equal_the_closed_form(workload: SessionWorkload, load: Load) -> None:
     seen = run(workload, load)
-    records, rows = seen.records, by_place(seen.records)
+    records, rows = seen.records, rows_by_turn(seen.records)
     planned = workload.requests(len(records), 3)
     assert len(rows) == len(records) == len(planned)
     assert records.ok.all()
@@ -75,7 +71,7 @@ def test_cached_tokens_by_turn_equal_the_closed_form(workload: SessionWorkload, 
 @pytest.mark.parametrize("workload", [CHAT, AGENT], ids=["in a row", "fan-out"])
 def test_turns_are_due_at_the_last_end_they_wait_for_and_the_pause(workload: SessionWorkload) -> None:
     seen = run(workload, SessionStarts(2.0))
-    records, rows = seen.records, by_place(seen.records)
+    records, rows = seen.records, rows_by_turn(seen.records)
     starts = schedule_ns(OpenLoop(2.0), 20, arrival_seed(3)) + seen.started_ns
     for request in workload.requests(len(records), 3):
         turn = request.turn
@@ -107,15 +103,12 @@ def test_turns_of_a_trace_find_what_its_blocks_say_and_no_more() -> None:
     )
     load = SessionStarts(0.05, "trace", offsets_ns=workload.offsets_ns)
     seen = run(workload, load, sessions=3)
-    records, rows = seen.records, by_place(seen.records)
+    records, rows = seen.records, rows_by_turn(seen.records)
     found = [[records.cached_tokens[rows[n, turn]] for turn in range(1, 8)] for n in range(3)]
     first = [0, 192, 384, 112, 0, 288, 0]  # full blocks of 16, and one token at least is left to compute
     assert found[0] == first
     assert found[1] == found[2] == [320, 384, 384, 112, 288, 288, 0]
-    for request in workload.requests(len(records), 3):
-        assert request.turn is not None
-        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
-        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
+    assert_all_is_cached(records, workload, 3)
     starts = records.scheduled_ns[records.turn == 1] - seen.started_ns
     assert sorted(starts.tolist()) == [0, 20_000_000_000, 40_000_000_000]
     assert seen.sequence_sha256 == drawn_sha256(workload, 0, len(records), 3)
@@ -207,7 +200,7 @@ def test_prompts_hold_the_live_answers_and_the_cache_finds_them(
     """A prompt is the one before it, what the engine answered to that, and the question."""
     scenario = f"fast?prefix_caching=true&kv_blocks=20000&eos_mean_tokens=30{engines}"
     records = run(workload, load, scenario=scenario).records
-    rows = by_place(records)
+    rows = rows_by_turn(records)
     assert records.ok.all()
     shorter = 0
     for request in workload.requests(len(records), 3):
@@ -241,7 +234,7 @@ def test_of_a_reply_that_was_cut_what_had_been_read_stands_in_the_history() -> N
     cuts = Cuts(0.5, Uniform(5, 60))
     workload = SessionWorkload("cut", Fixed(5), Fixed(40), Fixed(400), cuts=cuts, answers="live")
     records = run(workload, SessionSlots(3)).records
-    rows = by_place(records)
+    rows = rows_by_turn(records)
     part = 0
     for request in workload.requests(len(records), 3):
         turn = request.turn
