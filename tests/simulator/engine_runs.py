@@ -37,6 +37,11 @@ def small_memory(**overrides: object) -> EngineConfig:
     return config(**{**figures, **overrides})
 
 
+def eight_blocks(**overrides: object) -> EngineConfig:
+    """Eight blocks of four tokens."""
+    return small_memory(**{"kv_blocks": 8, "context_limit_tokens": 32, **overrides})
+
+
 def us(value: float) -> int:
     return round(value * 1000)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from engine_runs import A, B, C, D, config
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -100,8 +99,6 @@ def test_an_unknown_adapter_is_refused() -> None:
     assert records.http_status.tolist() == [404]
 
 
-def test_options_without_adapters_are_refused() -> None:
-    with pytest.raises(SuiteError, match="adapters is 0"):
-        parse_scenario("fast?max_adapters=2")
+def test_an_engine_with_adapters_is_another_one() -> None:
     plain = parse_scenario("fast").engine
     assert plain.figures_sha256 != parse_scenario("fast?adapters=1").engine.figures_sha256

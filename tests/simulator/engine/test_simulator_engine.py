@@ -133,17 +133,6 @@ def test_what_can_never_run_is_not_queued(prompt: int, output: int) -> None:
     assert engine.idle
 
 
-def test_latency_rises_with_load() -> None:
-    def mean_gap(batch: int) -> float:
-        sequences = [EngineSequence(str(i), 64, 40) for i in range(batch)]
-        times = drive_at_once(Engine(config()), sequences).token_ns[sequences[0]]
-        return (times[-1] - times[0]) / 39
-
-    gaps = [mean_gap(batch) for batch in (1, 4, 16, 64)]
-    assert gaps == sorted(gaps)
-    assert gaps[-1] > 3 * gaps[0]
-
-
 def test_throughput_saturates_at_what_the_figures_allow() -> None:
     def output_rate(rate_hz: float) -> float:
         arrivals = [(round(i / rate_hz * 1e9), EngineSequence(str(i), 100, 50)) for i in range(600)]

@@ -9,7 +9,7 @@ come back, which there are once the other has given its tenth token in step 9.
 from __future__ import annotations
 
 import pytest
-from engine_runs import A, B, C, D, Run, config, drive, drive_at_once, small_memory, us
+from engine_runs import A, B, C, D, Run, config, drive, drive_at_once, eight_blocks, small_memory, us
 
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.scheduling import Preemption
@@ -89,7 +89,7 @@ def test_without_preemption_the_engine_may_fail_with_all_it_holds() -> None:
     ("policy", "victim"), [("latest", "c"), ("lowest_priority", "b"), ("largest", "a"), ("smallest", "b")]
 )
 def test_victims_by_policy(policy: str, victim: str) -> None:
-    engine = Engine(config(kv_block_tokens=4, kv_blocks=8, context_limit_tokens=32, preemption_victim=policy))
+    engine = Engine(eight_blocks(preemption_victim=policy))
     sequences = [
         EngineSequence("a", 15, 8, priority=1),
         EngineSequence("b", 7, 8, priority=2),
@@ -101,16 +101,7 @@ def test_victims_by_policy(policy: str, victim: str) -> None:
 
 
 def test_a_prompt_under_way_may_give_way_too() -> None:
-    engine = Engine(
-        config(
-            kv_block_tokens=4,
-            kv_blocks=8,
-            context_limit_tokens=32,
-            max_num_seqs=2,
-            max_num_batched_tokens=9,
-            preemption="swap",
-        )
-    )
+    engine = Engine(eight_blocks(max_num_seqs=2, max_num_batched_tokens=9, preemption="swap"))
     engine.submit(early := EngineSequence("early", 8, 12))
     engine.step()
     engine.submit(late := EngineSequence("late", 22, 2))
@@ -120,16 +111,7 @@ def test_a_prompt_under_way_may_give_way_too() -> None:
         engine.step()
     assert late.preemptions == 0
 
-    chunked = Engine(
-        config(
-            kv_block_tokens=4,
-            kv_blocks=8,
-            context_limit_tokens=32,
-            max_num_seqs=2,
-            max_num_batched_tokens=4,
-            preemption="swap",
-        )
-    )
+    chunked = Engine(eight_blocks(max_num_seqs=2, max_num_batched_tokens=4, preemption="swap"))
     first, second = EngineSequence("first", 8, 10), EngineSequence("second", 20, 2)
     run = drive(chunked, [(0, first), (us(3 * A), second)])
     assert run.preempted == [

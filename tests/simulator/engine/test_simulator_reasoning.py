@@ -6,9 +6,8 @@ from collections import Counter
 from statistics import fmean, median
 
 import pytest
-from engine_runs import config, drive_at_once
+from engine_runs import config, drive_at_once, eight_blocks
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence, ThinkLaw
 
@@ -109,9 +108,7 @@ def test_min_tokens_counts_thoughts_too() -> None:
 
 
 def test_a_preempted_thought_goes_on_and_answers_once() -> None:
-    engine = Engine(
-        config(kv_block_tokens=4, kv_blocks=8, context_limit_tokens=32, think_mean_tokens=12, think_spread=0)
-    )
+    engine = Engine(eight_blocks(think_mean_tokens=12, think_spread=0))
     sequences = [EngineSequence(str(i), 7, 20) for i in range(3)]
     run = drive_at_once(engine, sequences)
     assert run.preempted
@@ -120,9 +117,3 @@ def test_a_preempted_thought_goes_on_and_answers_once() -> None:
         steps_of_tokens = [step for span in sequence.spans for step in span]
         assert len(steps_of_tokens) == 20
         assert steps_of_tokens[12] == answering
-
-
-@pytest.mark.parametrize("name", ["think_budget_tokens", "think_hard_cap_tokens"])
-def test_a_budget_for_a_model_that_does_not_think_is_refused(name: str) -> None:
-    with pytest.raises(SuiteError, match="does not think"):
-        config(**{name: 100})

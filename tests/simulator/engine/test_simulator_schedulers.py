@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engine_runs import config, drive, drive_at_once, us
+from engine_runs import config, drive, drive_at_once, eight_blocks, us
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
@@ -59,9 +58,8 @@ THINKING = {"think_mean_tokens": 12, "think_spread": 0}
 
 
 def memory_for_two(**overrides: object) -> Engine:
-    """Eight blocks of four tokens: room for two prompts of 7 tokens and some output."""
-    figures = {"kv_block_tokens": 4, "kv_blocks": 8, "context_limit_tokens": 32, **THINKING}
-    return Engine(config(**{**figures, **overrides}))
+    """Room for two prompts of 7 tokens and some output."""
+    return Engine(eight_blocks(**THINKING, **overrides))
 
 
 def test_output_is_protected_against_thoughts_when_memory_is_short() -> None:
@@ -119,21 +117,3 @@ def test_the_number_that_think_at_a_time_is_limited_and_output_overtakes() -> No
     assert run.admitted_ns[quick] < run.admitted_ns[thinkers[2]]
     assert run.finished[0] is quick
     assert {s.request_id for s in run.finished} == {"quick", "t0", "t1", "t2", "t3", "t4"}
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"max_think_seqs": 2}, "only scheduler=phase"),
-        ({"output_kv_share": 0.3}, "only scheduler=phase"),
-        ({"scheduler": "phase", "output_kv_share": 1}, "below 1"),
-        ({"scheduler": "phase", "output_kv_share": 0.99}, "leaves 330 of 33024 blocks"),
-        ({"max_waiting": 0}, "max_waiting is 0; it must be 1 or more, or none"),
-        ({"scheduler": "fifo"}, "one of fcfs, priority, shortest, phase"),
-    ],
-)
-def test_settings_that_cannot_be_or_would_do_nothing_are_refused(
-    options: dict[str, object], named: str
-) -> None:
-    with pytest.raises(SuiteError, match=named):
-        config(**options)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from engine_runs import A, B, C, D, config, drive_at_once, us
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.scenario import PRESETS
@@ -51,13 +49,6 @@ def test_without_chunks_a_prompt_waits_for_a_step_that_holds_it_whole() -> None:
 
     chunked = drive_at_once(Engine(config(**figures)), [EngineSequence("", 60, 3), EngineSequence("", 60, 3)])
     assert [step.prefill_tokens for step in chunked.steps] == [100, 20, 0, 0]
-
-
-def test_without_chunks_a_prompt_too_long_for_any_step_is_refused_beforehand() -> None:
-    with pytest.raises(
-        SuiteError, match=r"max_num_batched_tokens \(2048\) is below context_limit_tokens \(1"
-    ):
-        config(chunked_prefill="off")
 
 
 def test_unchunked_prompts_are_fitted_by_what_the_prefix_cache_leaves() -> None:
