@@ -145,7 +145,7 @@ def comparisons(
     strictest: dict[str, float] = {}
     for limit in (limit for limit in limits if limit.everywhere or limit.metric in candidate):
         strictest[limit.metric] = min(limit.margin, strictest.get(limit.metric, math.inf))
-    shown = [name for name in candidate if name in baseline and name not in strictest and _is_shown(name)]
+    shown = [name for name in candidate if name in baseline and name not in strictest and is_shown(name)]
     found = []
     for name, margin in {**strictest, **dict.fromkeys(shown, SHOWN_MARGIN)}.items():
         better = better_of(name)
@@ -181,7 +181,7 @@ def _values(name: str, arm: ByRun, other: ByRun) -> Sequence[float | None]:
     return (None,) * runs
 
 
-def _is_shown(name: str) -> bool:
+def is_shown(name: str) -> bool:
     """Whether a metric is shown without a limit.
 
     Shown are metrics of the test as a whole: the middle and the tail of latencies, and every figure of its

@@ -58,6 +58,7 @@ from pytest_llmbench.model.judgement import (
 )
 from pytest_llmbench.model.numbers import counted, number, percentage, trimmed
 from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.spectral import student_quantile
 
 _NEAR_FOUND = 0.75
 """Share of the way from the margin to the detectable worsening, beyond which a change that is not decided
@@ -138,9 +139,9 @@ def compared_by_session(
     gated: bool = False,
     level: float = 0.95,
 ) -> Comparison | None:
-    """Compare a session with those of the earlier ones that tell the present level (``level.py``), all given
-    by their runs (see :func:`session_ratio`); its interval has the spread between days in it. A single run of
-    each will do.
+    """Compare a session with those of the earlier ones that tell the present level (:func:`present_level`),
+    all given by their runs (see :func:`session_ratio`); its interval has the spread between days in it. A
+    single run of each will do.
 
     None where fewer than three of the earlier ones have the metric in every run.
     """
@@ -273,7 +274,7 @@ class LogRatio:
 
     @property
     def halfwidth(self) -> float:
-        return 0.0 if self.error == 0.0 else _quantile(self.freedom, self.level) * self.error
+        return 0.0 if self.error == 0.0 else student_quantile(self.freedom, self.level) * self.error
 
     @property
     def detectable(self) -> float | None:
@@ -288,12 +289,6 @@ class LogRatio:
         return _detectable(self.freedom, own, self.level, power) * self.error
 
 
-def _quantile(freedom: float, level: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.5 + level / 2.0))
-
-
 @lru_cache(maxsize=1024)
 def _detectable(freedom: float, own: float, level: float, power: float) -> float:
     """The smallest difference that is found with the wanted power, in standard errors.
@@ -303,7 +298,7 @@ def _detectable(freedom: float, own: float, level: float, power: float) -> float
     """
     from scipy.special import chdtri, nctdtr
 
-    quantile = _quantile(freedom, level)
+    quantile = student_quantile(freedom, level)
     # Noise at the middles of equal shares of what it may be, in units of the estimate.
     noise = np.sqrt(own / chdtri(own, (np.arange(_SHARES) + 0.5) / _SHARES))
 
@@ -346,25 +341,28 @@ def log_ratio(
     Raises ValueError for pairs of unequal number.
     """
     before, after = np.log(np.asarray(baseline, float)), np.log(np.asarray(candidate, float))
-    if paired:
-        if len(before) != len(after):
-            raise ValueError(f"{len(before)} runs of the baseline cannot be paired with {len(after)}")
-        pairs = after - before
-        point, error = float(pairs.mean()), float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
-        if error < _ROUNDING:
-            return _noiseless(point, level)
-        method = f"Student's t on {len(pairs)} paired log ratios"
-        return LogRatio(point, error, len(pairs) - 1.0, level, method)
-    point = float(after.mean() - before.mean())
-    own = [float(arm.var(ddof=1)) / len(arm) for arm in (before, after)]
-    error = math.sqrt(sum(own))
+    if paired and len(before) != len(after):
+        raise ValueError(f"{len(before)} runs of the baseline cannot be paired with {len(after)}")
+    point = float((after - before).mean() if paired else after.mean() - before.mean())
+    error, freedom = error_of_difference(before, after, paired=paired)
     if error < _ROUNDING:
         return _noiseless(point, level)
-    weights = [share**2 / (len(arm) - 1) for share, arm in zip(own, (before, after), strict=True)]
-    freedom = sum(own) ** 2 / sum(weights)
-    runs = f"{len(before)} and {len(after)} runs, {number(freedom)} degrees of freedom"
-    method = f"Welch's t on logarithms, {runs}"
+    method = f"Student's t on {len(before)} paired log ratios"
+    if not paired:
+        runs = f"{len(before)} and {len(after)} runs, {number(freedom)} degrees of freedom"
+        method = f"Welch's t on logarithms, {runs}"
     return LogRatio(point, error, freedom, level, method)
+
+
+def error_of_difference(before: FloatArray, after: FloatArray, *, paired: bool) -> tuple[float, float]:
+    """Standard error of the difference of two means, and its degrees of freedom: of pairs, else by Welch
+    and Satterthwaite."""
+    if paired:
+        return float((after - before).std(ddof=1)) / math.sqrt(len(after)), len(after) - 1.0
+    own = [float(arm.var(ddof=1)) / len(arm) for arm in (before, after)]
+    squares = sum(share**2 / (len(arm) - 1) for share, arm in zip(own, (before, after), strict=True))
+    freedom = sum(own) ** 2 / squares if squares else float(min(len(before), len(after)) - 1)
+    return math.sqrt(sum(own)), freedom
 
 
 def paired_ratio(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> Estimate:

@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from pytest_llmbench.compare.regression import error_of_difference
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_any_ms
 from pytest_llmbench.metrics.server_side import prefill_ms, queue_wait_ms
 from pytest_llmbench.model.estimate import Estimate
@@ -178,15 +179,8 @@ def split(
 def _row(title: str, part: str, sides: tuple[FloatArray, FloatArray], *, paired: bool, level: float) -> Row:
     before, now = sides
     mean = float(now.mean() - before.mean())
-    if paired:
-        error, freedom = float((now - before).std(ddof=1)) / math.sqrt(len(now)), len(now) - 1.0
-        method = "Student's t on paired differences"
-    else:
-        own = [float(side.var(ddof=1)) / len(side) for side in sides]
-        error = math.sqrt(sum(own))
-        squares = sum(each**2 / (len(side) - 1) for each, side in zip(own, sides, strict=True))
-        freedom = sum(own) ** 2 / squares if squares else float(min(map(len, sides)) - 1)
-        method = "Welch's t on the runs"
+    error, freedom = error_of_difference(before, now, paired=paired)
+    method = "Student's t on paired differences" if paired else "Welch's t on the runs"
     half = student_quantile(freedom, level) * error if error else 0.0
     found = Estimate(mean, mean - half, mean + half, level, len(now), method, "ms")
     return (

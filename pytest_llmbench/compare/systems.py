@@ -1,7 +1,7 @@
 """Several systems side by side (section 6 of the draft).
 
 The unit of replication is the run: a figure of a system is the geometric mean over its runs, with Student's
-interval on logarithms; a difference is the paired log ratio of ``log_ratio.py``, system against the first.
+interval on logarithms; a difference is the paired log ratio of ``regression.py``, system against the first.
 Mann-Whitney on all requests stands beside it as supporting evidence: it takes requests for independent, so it
 decides nothing.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.compare.comparability import Identity, made_otherwise, mann_whitney
-from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
+from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, is_shown
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.estimate import Estimate, Reason
@@ -61,7 +61,7 @@ def against_first(
     first, found = systems[0], []
     for other in systems[1:]:
         names = (first.name, other.name)
-        wanted = metrics or [each.metric for each in comparisons(first.by_run, other.by_run, paired=True)]
+        wanted = metrics or [name for name in other.by_run if name in first.by_run and is_shown(name)]
         for name in wanted:
             better = better_of(name)
             if better is not None:

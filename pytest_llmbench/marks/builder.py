@@ -91,18 +91,6 @@ def of_test(name: str) -> Builder:
     return Builder(name, MARK, shown, test=name)
 
 
-def of_function(mark: str) -> Callable[[Callable[..., None]], Builder]:
-    """The builder of a marker that is no test. Its keywords are those of a function that is never run."""
-
-    def of(declared: Callable[..., None]) -> Builder:
-        def shown() -> Shown:
-            return Shown(inspect.signature(declared), inspect.getdoc(declared) or "")
-
-        return Builder(declared.__name__, mark, shown)
-
-    return of
-
-
 COMPARE = "llmbench_compare"
 """Name of the pytest mark of ``compare``; one per test."""
 NO_REGRESSION = "llmbench_no_regression"
@@ -122,8 +110,7 @@ def _of_comparison() -> Shown:
 compare = Builder("compare", COMPARE, _of_comparison)
 
 
-@of_function(NO_REGRESSION)
-def no_regression(metric: str, *, max_slowdown: float | Mapping[str, float] = 0.0) -> None:
+def _no_regression(metric: str, *, max_slowdown: float | Mapping[str, float] = 0.0) -> None:
     """Fail when a metric got worse than a baseline; stands on a test beside a marker that measures::
 
         @llmbench.ttft(rate=20, runs=3)
@@ -138,3 +125,10 @@ def no_regression(metric: str, *, max_slowdown: float | Mapping[str, float] = 0.
     :param max_slowdown: worsening that is allowed, as a share of the baseline: 0.05 is 5 % more of a
         latency, 5 % less of a throughput. By place: ``{"pre-merge": 0.10, "post-merge": 0.05}``.
     """
+
+
+no_regression = Builder(
+    "no_regression",
+    NO_REGRESSION,
+    lambda: Shown(inspect.signature(_no_regression), inspect.getdoc(_no_regression) or ""),
+)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.methodology.procedure import TestDefinition
     from pytest_llmbench.model.objective import Objective
     from pytest_llmbench.model.result import TestResult
-    from pytest_llmbench.probes.disclosure import SUTFile
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,6 @@ CELL = "llm_cell"
 MARKED = pytest.StashKey[MarkedTest]()
 PLACE = pytest.StashKey[tuple[int, int]]()
 """The number of a marked test among the selected ones, from 1, and how many they are."""
-PLACE_HERE = pytest.StashKey["Place"]()
-"""Where the session measures, found when the first marker asks for it."""
-SUT_FILE = pytest.StashKey["SUTFile | None"]()
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -294,51 +290,25 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
             named.update(read_workload_file(path))
         except SuiteError as error:
             mistakes.append(str(error))
-    for offered in config.hook.pytest_llmbench_workloads(config=config):
-        named.update(offered or {})
-    return named
+    return named | config.stash[SESSION].offered(config.hook.pytest_llmbench_workloads)
 
 
 def _place(item: pytest.Item) -> Place | None:
     """Where the test measures; None where it measures nothing, or its SUT file is broken, which is told
     elsewhere."""
-    from pytest_llmbench.harness.sut.declared import accelerator_of
-    from pytest_llmbench.methodology.places import Place
-
-    config = item.config
-    settings, file = config.stash[SESSION].settings, _sut_file(config)
+    config, report = item.config, item.config.stash[SESSION]
+    settings = report.settings
     launches = _chooses_its_sut(item) and not (
         values(config)["plan"] or config.getoption("collectonly", False)
     )
     if not (settings.place or has_endpoint(config) or settings.sut or launches):
         return None
-    if settings.sut is not None and file is None:
-        return None
-    if PLACE_HERE not in config.stash:
-        names = tuple(name for part in settings.place.split(",") if (name := part.strip()))
-        seen = None if file is None else accelerator_of(settings, file)
-        config.stash[PLACE_HERE] = Place(names, seen)
-    return config.stash[PLACE_HERE]
-
-
-def _sut_file(config: pytest.Config) -> SUTFile | None:
-    """The SUT file; None without one, and where it is broken, which is told elsewhere."""
-    if not values(config)["sut"]:
-        return None
-    from pytest_llmbench.harness.sut.declared import sut_file_of
-
-    if SUT_FILE not in config.stash:
-        config.stash[SUT_FILE] = None
-        with suppress(SuiteError):
-            config.stash[SUT_FILE] = sut_file_of(config.stash[SESSION].settings)
-    return config.stash[SUT_FILE]
+    return None if settings.sut is not None and report.sut_file is None else report.place
 
 
 def _given_arrivals(config: pytest.Config) -> list[str]:
     """Mistakes in the arrival processes of the hooks, which loads of this session may name from here on."""
-    given: dict[str, Any] = {}
-    for offered in config.hook.pytest_llmbench_arrivals(config=config):
-        given.update(offered or {})
+    given = config.stash[SESSION].offered(config.hook.pytest_llmbench_arrivals)
     if not given:
         return []
     from pytest_llmbench.model.plan import ARRIVALS
@@ -410,7 +380,7 @@ def _kept_limits(item: pytest.Item, given: Mapping[str, Any], where: str) -> dic
     A file of the marker without limits for the test is a mistake, as they would be missing silently; a
     calibration writes them.
     """
-    named, file = given.get("limits_file"), _sut_file(item.config)
+    named, file = given.get("limits_file"), item.config.stash[SESSION].sut_file
     if file is None and not isinstance(named, str):
         return {}
     from pytest_llmbench.methodology.places import here
@@ -469,7 +439,7 @@ def _objectives(
 
 def _warn_of_limits_of_nobody(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Warn of names in the SUT file's limits that no test has: misspelt, or of another suite."""
-    file = _sut_file(config)
+    file = config.stash[SESSION].sut_file
     named = {} if file is None else {name: at for at, own in file.tables.limits.items() for name in own}
     full = {item.nodeid.partition("::")[2] for item in items}
     known = full | {name.partition("[")[0] for name in full}

@@ -26,41 +26,6 @@ import pytest
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.redaction import terminal_text
 
-
-class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
-    """A failure of pytest's own class: shown as a message, without a traceback through our code."""
-
-    def __init__(self, message: str, summary: str) -> None:
-        """``summary``: the text for the short test summary."""
-        super().__init__(terminal_text(message), pytrace=False)
-        self.summary = terminal_text(summary)
-
-
-class InvalidRun(Judged):
-    """The run did not measure the SUT: its numbers are not judged. Raised at setup, so pytest says error."""
-
-
-class NotMeasured(Judged):
-    """The measurement could not be made: an error of this package, with its own message."""
-
-    def __init__(self, error: LLMBenchError) -> None:
-        super().__init__(str(error), str(error).partition("\n")[0])
-        self.is_mistake = isinstance(error, SuiteError)
-        """Whether the author has to mend something."""
-
-
-class GateFailure(Judged):
-    """A limit is broken: the whole interval lies beyond it."""
-
-
-class GateInconclusive(GateFailure):
-    """The interval does not decide. Fails under its own name unless ``--llm-inconclusive=pass``."""
-
-
-class ComplianceFailure(GateFailure):
-    """The marker asked for a compliance class that the run does not reach."""
-
-
 VERDICT = "llmbench_verdict"
 """Name of the report's attribute with the :class:`ExitStatus` of its failure; crosses from an xdist
 worker."""
@@ -81,17 +46,55 @@ MEANINGS = {
 }
 
 
+class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
+    """A failure of pytest's own class: shown as a message, without a traceback through our code."""
+
+    status: ExitStatus | None = None
+    """The exit status of a session in which nothing else fails; None: pytest's own."""
+
+    def __init__(self, message: str, summary: str) -> None:
+        """``summary``: the text for the short test summary."""
+        super().__init__(terminal_text(message), pytrace=False)
+        self.summary = terminal_text(summary)
+
+
+class InvalidRun(Judged):
+    """The run did not measure the SUT: its numbers are not judged. Raised at setup, so pytest says error."""
+
+    status = ExitStatus.VOID
+
+
+class NotMeasured(Judged):
+    """The measurement could not be made: an error of this package, with its own message."""
+
+    def __init__(self, error: LLMBenchError) -> None:
+        super().__init__(str(error), str(error).partition("\n")[0])
+        self.status = None if isinstance(error, SuiteError) else ExitStatus.VOID
+
+
+class GateFailure(Judged):
+    """A limit is broken: the whole interval lies beyond it."""
+
+    status = ExitStatus.LIMIT_BROKEN
+
+
+class GateInconclusive(GateFailure):
+    """The interval does not decide. Fails under its own name unless ``--llm-inconclusive=pass``."""
+
+    status = ExitStatus.UNDECIDED
+
+
+class ComplianceFailure(GateFailure):
+    """The marker asked for a compliance class that the run does not reach."""
+
+
 def note_verdict(error: BaseException, report: pytest.TestReport) -> None:
     """Note on the report of a failed test which verdict made it fail, if one did. An author's mistake is
     none: a further run does not mend it."""
     by_hand = isinstance(error, LLMBenchError) and not isinstance(error, SuiteError)
-    if isinstance(error, GateFailure):
-        undecided = isinstance(error, GateInconclusive)
-        setattr(report, VERDICT, int(ExitStatus.UNDECIDED if undecided else ExitStatus.LIMIT_BROKEN))
-    elif (
-        by_hand or isinstance(error, InvalidRun) or (isinstance(error, NotMeasured) and not error.is_mistake)
-    ):
-        setattr(report, VERDICT, int(ExitStatus.VOID))
+    status = error.status if isinstance(error, Judged) else ExitStatus.VOID if by_hand else None
+    if status is not None:
+        setattr(report, VERDICT, int(status))
 
 
 class FailedVerdicts:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.redaction import outward, terminal_text
 
@@ -60,17 +60,9 @@ def announce(output: Output, line_below: str, text: str) -> None:
     output.write(f"{begin}llmbench: {terminal_text(outward(text))}\n{line_below}")
 
 
-class Display(Protocol):
-    """A way to show progress. None of its methods waits or reads a clock."""
-
-    interval_s: float
-
-    def draw(self, plan: LoadPlan | None, progress: Any) -> None:
-        """Show the latest state. ``plan`` is None, and ``progress`` in words or None, while nothing has been
-        sent."""
-
-    def end(self) -> None:
-        """Leave the output as it was found."""
+# Neither of the two ways to show progress waits or reads a clock. ``draw`` shows the latest state; ``plan``
+# is None, and ``progress`` in words or None, while nothing has been sent. ``end`` leaves the output as it was
+# found.
 
 
 class LiveLine:
@@ -102,18 +94,20 @@ class Heartbeat:
 
     interval_s = 30.0
 
-    def __init__(self, output: Output, test: str, line_below: str) -> None:
-        """The arguments are those of :class:`LiveLine`."""
-        self._output, self._test, self._line_below = output, test, line_below
+    def __init__(self, output: Output, test: str, line_below: str, *, of_worker: bool = False) -> None:
+        """``of_worker``: of pytest-xdist, on the terminal or in the log of its controller. What is written
+        there already is not known; workers that wait for their turn are silent. The other arguments are those
+        of :class:`LiveLine`."""
+        self._output, self._test, self._line_below, self._of_worker = output, test, line_below, of_worker
         self._beats = self._drawn = 0
 
     def draw(self, plan: LoadPlan | None, progress: Any) -> None:
         self._beats += 1
-        self._draw("\n" if self._line_below and not self._drawn else "", plan, progress)
-
-    def _draw(self, begin: str, plan: LoadPlan | None, progress: Any) -> None:
+        if self._of_worker and progress is None:
+            return
         from pytest_llmbench.model.numbers import rough_duration  # who measures nothing needs no words
 
+        begin = "\n" if (self._line_below or self._of_worker) and not self._drawn else ""
         self._drawn += 1
         now = progress_text(plan, progress) if progress is not None else "nothing is sent yet"
         lasted = rough_duration(self._beats * self.interval_s)
@@ -124,16 +118,6 @@ class Heartbeat:
             self._output.write(self._line_below)
 
 
-class WorkerHeartbeat(Heartbeat):
-    """The heartbeat of a pytest-xdist worker, on the terminal or in the log of the controller. What is
-    written there already is not known; workers that wait for their turn are silent."""
-
-    def draw(self, plan: LoadPlan | None, progress: Any) -> None:
-        self._beats += 1
-        if progress is not None:
-            self._draw("" if self._drawn else "\n", plan, progress)
-
-
 def display_for(
     output: Output | None,
     verbosity: int,
@@ -141,7 +125,7 @@ def display_for(
     place: tuple[int, int],
     line_below: str,
     worker: str | None = None,
-) -> Display | None:
+) -> LiveLine | Heartbeat | None:
     """The display for the progress of a test: a live line on a terminal, else a heartbeat, but none of those
     with ``-q``.
 
@@ -153,7 +137,7 @@ def display_for(
     number = f"test {place[0]} of {place[1]}"
     if worker is not None:
         told = outward(f"{worker}, {number} ({nodeid})")
-        return WorkerHeartbeat(output, told, "") if verbosity >= 0 else None
+        return Heartbeat(output, told, "", of_worker=True) if verbosity >= 0 else None
     if output.is_live:
         return LiveLine(output, number, line_below)
     return Heartbeat(output, outward(f"{number} ({nodeid})"), line_below) if verbosity >= 0 else None
@@ -165,7 +149,7 @@ class ProgressReporter:
     An output can block (Ctrl-S, a slow link), and the measuring loop must never wait for one.
     """
 
-    def __init__(self, display: Display, wait: Callable[[float], bool] | None = None) -> None:
+    def __init__(self, display: LiveLine | Heartbeat, wait: Callable[[float], bool] | None = None) -> None:
         """``wait`` waits so many seconds and returns whether the progress is to end."""
         self._display = display
         self._latest: tuple[LoadPlan | None, Any] = (None, None)

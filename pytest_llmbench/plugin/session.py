@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
+    from pytest_llmbench.methodology.places import Place
     from pytest_llmbench.plugin.failures import ExitStatus
     from pytest_llmbench.plugin.progress import Output
+    from pytest_llmbench.probes.disclosure import SUTFile
     from pytest_llmbench.reports.terminal import Line as TerminalLine
     from pytest_llmbench.store.elsewhere import Mirror
 
@@ -113,6 +115,26 @@ class SessionReport:
         given = options.values(self.config)
         return Settings.from_options({**given, "new_prompts": name_of_this_session(self.config)})
 
+    @cached_property
+    def sut_file(self) -> SUTFile | None:
+        """The SUT file; None without one, and where it is broken, which is told elsewhere."""
+        if not options.values(self.config)["sut"]:
+            return None
+        from pytest_llmbench.harness.sut.declared import sut_file_of
+
+        with suppress(SuiteError):
+            return sut_file_of(self.settings)
+        return None
+
+    @cached_property
+    def place(self) -> Place:
+        """Where the session measures, found when the first marker asks for it."""
+        from pytest_llmbench.harness.sut.declared import accelerator_of
+        from pytest_llmbench.methodology.places import Place
+
+        names = tuple(name for part in self.settings.place.split(",") if (name := part.strip()))
+        return Place(names, None if self.sut_file is None else accelerator_of(self.settings, self.sut_file))
+
     @property
     def is_worker(self) -> bool:
         return hasattr(self.config, "workerinput")
@@ -144,15 +166,16 @@ class SessionReport:
             from pytest_llmbench.harness.session import BenchSession
 
             self._interruption.install()
-            hook = self.config.hook.pytest_llmbench_events
+            hooks = self.config.hook
+            events = hooks.pytest_llmbench_events
             self._bench_session = BenchSession(
                 self.settings,
                 worker=self.worker,
                 sessions=getattr(self.config, "workerinput", {}).get("workercount", 1),
-                disclosure=partial(self._offered, self.config.hook.pytest_llmbench_disclosure),
+                disclosure=lambda endpoint: self.offered(hooks.pytest_llmbench_disclosure, endpoint=endpoint),
                 variants=self.variants_offered,
                 early=self._early,
-                observers=[partial(hook, config=self.config)] if hook.get_hookimpls() else [],
+                observers=[partial(events, config=self.config)] if events.get_hookimpls() else [],
             )
         return self._bench_session
 
@@ -200,15 +223,16 @@ class SessionReport:
             self._interruption.install()
             self._early = EarlyWorkers(self.settings)
 
-    def _offered(self, hook: Callable[..., Any], endpoint: str) -> dict[str, Any]:
+    def offered(self, hook: Callable[..., Any], **given: Any) -> dict[str, Any]:
+        """What all implementations of a hook offer, by name."""
         found: dict[str, Any] = {}
-        for offered in hook(config=self.config, endpoint=endpoint):
+        for offered in hook(config=self.config, **given):
             found.update(offered or {})
         return found
 
     def variants_offered(self, endpoint: str) -> dict[str, Any]:
         """The SUT variants of all hooks, by name."""
-        return self._offered(self.config.hook.pytest_llmbench_variants, endpoint)
+        return self.offered(self.config.hook.pytest_llmbench_variants, endpoint=endpoint)
 
     def _check_settings(self) -> None:
         """Report mistakes in the options before the run, not after it."""
@@ -232,10 +256,7 @@ class SessionReport:
         from pytest_llmbench.registry import give
         from pytest_llmbench.store.elsewhere import mirror_of
 
-        stores: dict[str, Any] = {}
-        for offered in self.config.hook.pytest_llmbench_stores(config=self.config):
-            stores.update(offered or {})
-        give("stores", stores)
+        give("stores", self.offered(self.config.hook.pytest_llmbench_stores))
         self.config.add_cleanup(lambda: give("stores", {}))
         self._mirror = mirror_of(self.settings.storage, "--llm-storage")
         if self._mirror is not None and not self.is_worker:

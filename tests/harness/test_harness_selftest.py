@@ -29,7 +29,7 @@ from pytest_llmbench.harness.selftest.certificate import (
     transport_to,
 )
 from pytest_llmbench.harness.selftest.levels import LevelFigures, Spread, differences, figures
-from pytest_llmbench.harness.selftest.run import Bounds, highest, run_selftest
+from pytest_llmbench.harness.selftest.run import highest, run_selftest
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
@@ -153,7 +153,7 @@ class Host:
 
     def search(self, start: float = 100, holds: float | None = 20.0, **bounds: Any) -> Any:
         given = {"limit": 10_000.0, "bisections": 3, "seconds": 100.0} | bounds
-        return highest(self, start, Bounds(holds, **given), clock=lambda: self.now)
+        return highest(self, start, holds=holds, **given, clock=lambda: self.now)
 
 
 SEARCHES: dict[str, tuple[float, dict[str, Any], list[int], float | None, str]] = {

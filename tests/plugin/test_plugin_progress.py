@@ -23,7 +23,6 @@ from pytest_llmbench.plugin.progress import (
     LiveLine,
     Output,
     ProgressReporter,
-    WorkerHeartbeat,
     display_for,
     own_output,
     progress_text,
@@ -171,7 +170,7 @@ def test_a_live_line_does_not_wrap() -> None:
 def test_a_worker_writes_only_while_it_measures() -> None:
     with written(is_live=True) as (output, text):
         beat = display_for(output, 0, "test_a.py::test_p99", (3, 12), "", "gw1")
-        assert isinstance(beat, WorkerHeartbeat)
+        assert isinstance(beat, Heartbeat)
         beat.draw(None, None)
         assert text() == ""
         beat.draw(PLAN, RUNNING)
@@ -191,9 +190,9 @@ def test_what_a_worker_writes_reaches_the_output_of_the_controller(
 ) -> None:
     pytest.importorskip("xdist")
     often = """
-    from pytest_llmbench.plugin.progress import WorkerHeartbeat
+    from pytest_llmbench.plugin.progress import Heartbeat
 
-    WorkerHeartbeat.interval_s = 0.02
+    Heartbeat.interval_s = 0.02
     """
     conftest = SMALL_WARMUP + textwrap.dedent(often)
     suite.write(BODY.replace("concurrency=2", "concurrency=4, requests=12"), conftest)

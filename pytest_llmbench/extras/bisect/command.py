@@ -181,7 +181,8 @@ class _Search:
     commits: Sequence[str]
     trees: Trees
     folder: Path
-    wanted: Wanted
+    below: str
+    """The folder of the repository that pytest runs in; empty: its root."""
     state: State
     error: float
     least: float
@@ -228,7 +229,7 @@ class _Search:
         at = 0 if self._known is None else self._known.next_commit(found, self.skipped, built)
         commit = self.commits[at]
         why = self.trees.ready(commit)
-        value = why or measured(self.trees.path(commit), self.folder, self.wanted, self.state)
+        value = why or measured(self.trees.path(commit), self.folder, self.below, self.state)
         if isinstance(value, str):
             # A build that failed fails again; a session may have had bad luck.
             again = [value] * (_TRIES if why else 1)
@@ -389,8 +390,8 @@ def _prepared(given: argparse.Namespace, of_pytest: list[str]) -> _Search:
     state = state_of(folder, asked)
     (folder / "trees").mkdir(parents=True, exist_ok=True)
     trees = Trees(root, folder / "trees", given.build, given.keep, (commits[0], commits[-1]))
-    wanted = Wanted(of_pytest, git(Path(), "rev-parse", "--show-prefix"), given.test, given.metric)
-    return _Search(commits, trees, folder, wanted, state, given.error, given.least)
+    below = git(Path(), "rev-parse", "--show-prefix")
+    return _Search(commits, trees, folder, below, state, given.error, given.least)
 
 
 def _searched(search: _Search, most: int) -> int:
@@ -418,28 +419,17 @@ _SAME = [name for name in (*REQUIRED, *IF_KNOWN) if not str(name).startswith("su
 """What has to agree: the load and the machine. What a system says of itself may change with its commits."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is measured."""
-
-    arguments: Sequence[str]
-    """The arguments of pytest."""
-    below: str
-    """The folder of the repository that pytest runs in; empty: its root."""
-    test: str | None
-    metric: str | None
-
-
-def measured(tree: Path, folder: Path, wanted: Wanted, state: State) -> float | str:
-    """The metric of the commit in ``tree``, or why there is none. ``folder``: of the bisection. The first
-    measurement says which test and metric ``state`` is of.
+def measured(tree: Path, folder: Path, below: str, state: State) -> float | str:
+    """The metric of the commit in ``tree``, or why there is none. ``folder``: of the bisection; ``below``: of
+    the repository, in which pytest runs; empty: its root. The first measurement says which test and metric
+    ``state`` is of.
 
     SuiteError where what was asked for cannot be had of any commit.
     """
     sessions, log = folder / "session", folder / "pytest.txt"
     shutil.rmtree(sessions, ignore_errors=True)
-    inside = tree / wanted.below
-    command = [sys.executable, "-m", "pytest", *wanted.arguments]
+    inside = tree / below
+    command = [sys.executable, "-m", "pytest", *state.asked["pytest"]]
     command += ["--llm-save=bisect", f"--llm-storage={sessions}"]
     with log.open("wb") as file:
         ran = subprocess.run(
@@ -458,23 +448,24 @@ def measured(tree: Path, folder: Path, wanted: Wanted, state: State) -> float | 
     except StoreError as error:
         return error.what
     if not state.test:
-        _chosen(tests, wanted, state)
+        _choose(tests, state)
     return _value(tests, state)
 
 
-def _chosen(tests: Sequence[BaselineTest], wanted: Wanted, state: State) -> None:
+def _choose(tests: Sequence[BaselineTest], state: State) -> None:
     """Fill in what the bisection is about."""
-    named = [test for test in tests if wanted.test in (None, test.nodeid)]
+    nodeid, metric = state.asked["test"], state.asked["metric"]
+    named = [test for test in tests if nodeid in (None, test.nodeid)]
     if len(named) != 1:
         there = ", ".join(test.nodeid for test in tests)
         raise SuiteError(
             f"give one test to bisect; found: {there}",
-            where="bisect" if wanted.test is None else f"--test {shown(wanted.test)}",
+            where="bisect" if nodeid is None else f"--test {shown(nodeid)}",
             remedy="give its id with --test, or select it with -k",
         )
     test = named[0]
     names = [name for name in test.by_run if better_of(name) is not None]
-    chosen = wanted.metric or next(iter(headline_names(test.test, names)), None)
+    chosen = metric or next(iter(headline_names(test.test, names)), None)
     if chosen not in names:
         raise SuiteError(
             f"{test.nodeid} has no such metric with a better direction; it has {', '.join(names)}",

@@ -24,7 +24,7 @@ from pytest_llmbench.compare.comparability import DEFINITIONS, Match, Waiver, ma
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError
-from pytest_llmbench.extras.foreign.foreign_run import ForeignResults, ForeignRun, ResultFormat
+from pytest_llmbench.extras.foreign.foreign_run import ForeignRun, ResultFormat
 from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.input_files import parse_json_values, read_bytes
@@ -44,21 +44,23 @@ class ForeignComparing:
     """A result file of another tool, with the waivers for its differences."""
 
     path: Path
-    results: ForeignResults
+    format: ResultFormat
+    runs: Sequence[ForeignRun]
+    """The runs in the file, which may be several put one after another."""
     waivers: tuple[Waiver, ...] = ()
 
     @classmethod
     def read(cls, path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
         """The results in a file of another tool; None for a baseline. StoreError as :func:`read_foreign`."""
-        results = read_foreign(path)
-        return None if results is None else cls(path, results, waivers)
+        found = read_foreign(path)
+        return None if found is None else cls(path, *found, waivers)
 
     def runs_like(self, parameters: TestParameters) -> tuple[ForeignRun, ...]:
         """The runs in the file that have the load of a test; none for a test that searches its loads.
         SuiteError if they are runs of different things."""
         if not isinstance(parameters, LoadParameters):
             return ()
-        runs = tuple(run for run in self.results.runs if run.load.is_like(parameters.load))
+        runs = tuple(run for run in self.runs if run.load.is_like(parameters.load))
         differ = [
             f"{name}: {', '.join(values)}"
             for name in dict.fromkeys(name for run in runs for name in ("model", *run.setup))
@@ -91,7 +93,7 @@ class ForeignComparing:
         if lacking:
             there = ", ".join(_by_run(found))
             raise SuiteError(
-                f"{self.results.tool} has no {', '.join(lacking)}; taken over are {there}",
+                f"{self.format.tool} has no {', '.join(lacking)}; taken over are {there}",
                 where=where,
                 remedy="guard one of these, or save a baseline with --llm-save",
             )
@@ -112,7 +114,7 @@ class ForeignComparing:
             return replace(result, findings=(*result.findings, *warned), notes=(*result.notes, said))
         theirs = _by_run(found)
         ours: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
-        rows = comparisons(theirs, ours, limits, names=(self.results.tool, THIS_SESSION), paired=False)
+        rows = comparisons(theirs, ours, limits, names=(self.format.tool, THIS_SESSION), paired=False)
         gated = any(row.gated for row in rows)
         return replace(
             result,
@@ -128,7 +130,7 @@ class ForeignComparing:
     def _match(self, found: Sequence[ForeignRun], identity: Mapping[str, Any], *, gated: bool) -> Match:
         """The match of the file with the test. ``gated``: figures that decide need the same workload and the
         same definition. No file of another tool shows either, so both must be waived."""
-        known = {"model": found[0].model, DEFINITIONS: f"that of {self.results.tool}"}
+        known = {"model": found[0].model, DEFINITIONS: f"that of {self.format.tool}"}
         required = ["model"] if gated or known["model"] else []
         required += ["workload"] if gated else []
         required += [DEFINITIONS] if gated or self._answered else []
@@ -142,7 +144,7 @@ class ForeignComparing:
 
     def _judged(self, row: Comparison) -> Comparison:
         """The row without a verdict if its metric is defined otherwise, unless that is waived."""
-        difference = self.results.difference(row.metric)
+        difference = self.format.difference(row.metric)
         if difference is None:
             return row
         said = f"{row.reason}; defined differently: {difference}"
@@ -155,9 +157,11 @@ class ForeignComparing:
     def _notes(
         self, found: Sequence[ForeignRun], result: TestResult, rows: Sequence[Comparison]
     ) -> list[Note]:
-        file, tool, load = self.path.name, self.results.title, found[0].load.describe()
+        file, load = self.path.name, found[0].load.describe()
+        versions = dict.fromkeys(run.version for run in self.runs if run.version is not None)
+        tool = f"{self.format.tool} {', '.join(versions)}".strip()
         untold = _UNTOLD if found[0].model else f"model, {_UNTOLD}"
-        out = tuple(f"{name} ({reason})" for name, reason in self.results.left_out.items())
+        out = tuple(f"{name} ({reason})" for name, reason in self.format.left_out.items())
         one = len(found) == 1
         return [
             Note.of("beside_file", file=file, tool=tool, one=one, runs=len(found), load=load),
@@ -166,19 +170,19 @@ class ForeignComparing:
             Note.of("left_out_of_file", metrics=out),
             # For reports whose tables have no room for reasons, one per family.
             *(
-                Note.of("metric_defined_otherwise", metric=name, tool=self.results.tool, difference=different)
+                Note.of("metric_defined_otherwise", metric=name, tool=self.format.tool, difference=different)
                 for name in dict.fromkeys(row.metric.partition(".")[0] for row in rows)
-                if (different := self.results.difference(name)) is not None
+                if (different := self.format.difference(name)) is not None
             ),
         ]
 
     def _unlike(self, parameters: TestParameters) -> str:
         """Why no run of the file can stand beside a test. The best of some loads that somebody chose is not
         what a search for the highest load finds, even if both have the same name."""
-        loads = "; ".join(dict.fromkeys(run.load.describe() for run in self.results.runs))
+        loads = "; ".join(dict.fromkeys(run.load.describe() for run in self.runs))
         if isinstance(parameters, LoadParameters):
-            return f"{self.results.tool} has no run with the load of this test; it has {loads}"
-        return f"this test finds its loads itself, and {self.results.tool} was given its own: it has {loads}"
+            return f"{self.format.tool} has no run with the load of this test; it has {loads}"
+        return f"this test finds its loads itself, and {self.format.tool} was given its own: it has {loads}"
 
 
 def _told(run: ForeignRun, name: str) -> str:
@@ -220,9 +224,9 @@ _MOST_OBJECTS = 10_000
 _REMEDY = "give the file as the tool wrote it"
 
 
-def read_foreign(path: Path) -> ForeignResults | None:
-    """The results in a file of another tool; None for a baseline of ours, and for a file that is no JSON
-    object.
+def read_foreign(path: Path) -> tuple[ResultFormat, list[ForeignRun]] | None:
+    """The format of a file of another tool, and the runs in it; None for a baseline of ours, and for a file
+    that is no JSON object.
 
     Raises StoreError for a file that cannot be read, that no tool known here has written, or whose content
     is not what the tool writes: it says what was found.
@@ -254,7 +258,7 @@ def read_foreign(path: Path) -> ForeignResults | None:
             raise WrongShapeError("no figure in it that can be compared")
     except WrongShapeError as error:
         raise StoreError(f"a result of {made.tool}: {error}", where=str(path), remedy=_REMEDY) from error
-    return ForeignResults(made.tool, tuple(runs), made.differences, made.left_out)
+    return made, runs
 
 
 def _contents(path: Path) -> Sequence[dict[str, Any]]:

@@ -91,24 +91,6 @@ class ResultFormat(NamedTuple):
     left_out: Mapping[str, str]
     """The tool's name for a figure without an equivalent here → the reason."""
 
-
-@dataclass(frozen=True, slots=True)
-class ForeignResults:
-    """The content of a file, which may be that of several put one after another."""
-
-    tool: str
-    """The tool's name as its users write it."""
-    runs: tuple[ForeignRun, ...]
-    differences: Mapping[str, str]
-    """Metric family → how the tool defines it, if its definition is not ours."""
-    left_out: Mapping[str, str]
-    """The tool's name for a figure without an equivalent here → the reason."""
-
-    @property
-    def title(self) -> str:
-        versions = dict.fromkeys(run.version for run in self.runs if run.version is not None)
-        return " ".join([self.tool, ", ".join(versions)]).strip()
-
     def difference(self, metric: str) -> str | None:
         """How the tool defines the family of a metric otherwise; None if its definition is ours."""
         return self.differences.get(metric.partition(".")[0])

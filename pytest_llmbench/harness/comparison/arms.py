@@ -32,7 +32,6 @@ from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
-from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import named
@@ -340,16 +339,7 @@ def without_shared_cache(
     return salted, (Note.of("arms_apart.salted"),)
 
 
-def measured_records(runs: ArmRuns) -> Records:
-    """The measured requests of all runs, without their streams."""
-    return Records.concatenate([seen.records.without_streams() for seen in _measured(runs)])
-
-
-def _measured(runs: ArmRuns) -> list[Observation]:
-    return [seen for result in runs.every for seen in result.observations if seen.plan.phase is Phase.MEASURE]
-
-
 def cached_share(runs: ArmRuns) -> float | None:
     """The share of the input tokens that came from a prefix cache; None where nothing tells."""
-    found = cached_input(_measured(runs))
+    found = cached_input([seen for seen in runs.observations if seen.plan.phase is Phase.MEASURE])
     return None if found is None else found.share

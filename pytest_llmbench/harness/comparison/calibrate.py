@@ -24,7 +24,7 @@ from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, fields_of,
 from pytest_llmbench.compare.limits import (
     RUNS_SHOWN,
     Noise,
-    comparisons,
+    is_shown,
     noise_of,
     tight_limits,
     tight_margins,
@@ -62,8 +62,7 @@ class Calibrations:
 
     def calibrated(self, request: MeasurementRequest, result: TestResult, by_run: ByRun) -> TestResult:
         """The result with the noise found between its runs, which is kept for later sessions."""
-        shown = [each.metric for each in comparisons(by_run, by_run, paired=True)]
-        shown += [objective.metric for objective in result.objectives]
+        shown = [*filter(is_shown, by_run), *(objective.metric for objective in result.objectives)]
         of_job = request.parameters.is_job
         noise = {
             metric: own

@@ -149,10 +149,12 @@ class ComparisonPlanner:
             return compare_systems(measured, runs, wanted or Wanted(), self.systems, planned.notes, budget)
         if self.settings.baseline_endpoint is not None:
             from pytest_llmbench.compare.limits import limits_of_option
-            from pytest_llmbench.harness.comparison.systems import ab_note, against_baseline
+            from pytest_llmbench.harness.comparison.systems import against_baseline
 
             made = max((len(own) for own in measured[CANDIDATE].by_run.values()), default=runs)
-            note = ab_note(made, planned.arms[1], without_credentials(self.settings.baseline_endpoint))
+            path, described = planned.arms[1].path, without_credentials(self.settings.baseline_endpoint)
+            records = None if path is None else path.name
+            note = Note.of("a_and_b", runs=made, baseline=described, records=records)
             limits = (*request.limits, *limits_of_option(self.settings.compare_fail))
             return against_baseline(measured, limits, (note, *planned.notes), budget), ()
         own = measured[CANDIDATE]

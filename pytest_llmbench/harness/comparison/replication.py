@@ -160,6 +160,11 @@ class ArmRuns:
     promised: Mapping[str, float] = field(default_factory=dict)
     """Metric → the worsening that was to be found within a budget of time; a share."""
 
+    @property
+    def observations(self) -> list[Observation]:
+        """The loads of all runs."""
+        return [seen for result in self.every for seen in result.observations]
+
     def invalid(self, budget: Budget) -> list[Finding]:
         """Findings about void runs after the first. The first is judged as every reported result is, and one
         that was cut short shows in that result."""

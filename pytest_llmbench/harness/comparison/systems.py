@@ -50,12 +50,10 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.comparison.arms import (
     BASELINE,
     CANDIDATE,
-    Arm,
     Compared,
     cached_share,
-    measured_records,
 )
-from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
+from pytest_llmbench.harness.comparison.identity import lengths_of, lengths_vector, made_by, refused_metrics
 from pytest_llmbench.harness.comparison.replication import ArmRuns, paired_runs
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.declared import hourly_price
@@ -66,11 +64,10 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import ComparisonFact, Facts, Origin, SUTFact, WarmupFact
 from pytest_llmbench.model.judgement import ComparisonVerdict, Finding
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import without_credentials
-from pytest_llmbench.stats.runs import FloatArray
 
 _SCHEMES = tuple(f"{each}:" for each in ("http", "https", *WEBSOCKET_SCHEMES, *GRPC_SCHEMES))
 
@@ -226,7 +223,7 @@ def _system(name: str, runs: ArmRuns, file: Path | None) -> System:
     count = runs.result.facts.value(SUTFact.ACCELERATOR_COUNT)
     price = hourly_price(file)
     samples = {
-        family: np.concatenate([measure(seen.records) for one in runs.every for seen in one.observations])
+        family: np.concatenate([measure(seen.records) for seen in runs.observations])
         for family, measure in latency.FAMILIES.items()
         if family in ("ttft", "tpot", "e2e")
     }
@@ -309,8 +306,8 @@ def against_baseline(
     if wrong:
         void = Finding.of("baseline_valid", voids=bool(limits), causes=tuple(dict.fromkeys(wrong)))
         return _noted(candidate.result, notes, [*findings, void])
-    theirs, ours = (measured_records(runs) for runs in (baseline, candidate))
-    found = [output_lengths(_lengths(theirs), _lengths(ours))]
+    arms = baseline, candidate
+    found = [output_lengths(*(lengths_vector(lengths_of(arm.observations)) for arm in arms))]
     if candidate.result.test != "prefix_cache":
         found.append(cache_apart(cached_share(baseline), cached_share(candidate)))
     result = _noted(candidate.result, notes, [*filter(None, found), *findings])
@@ -324,10 +321,7 @@ def against_baseline(
     if any(each.verdict is ComparisonVerdict.REGRESSED for each in compared):
         from pytest_llmbench.compare.split import parts_by_run, with_split  # few get worse
 
-        before, now = (
-            parts_by_run([seen for one in arm.every for seen in one.observations])
-            for arm in (baseline, candidate)
-        )
+        before, now = (parts_by_run(arm.observations) for arm in arms)
         result = with_split(result, compared, (before, now), paired=True, level=candidate.level)
     return replace(
         result,
@@ -337,17 +331,5 @@ def against_baseline(
     )
 
 
-def ab_note(runs: int, baseline: Arm, described: str) -> Note:
-    """The note on how the A/B was made; ``described``: the baseline in words."""
-    records = None if baseline.path is None else baseline.path.name
-    return Note.of("a_and_b", runs=runs, baseline=described, records=records)
-
-
 def _noted(result: TestResult, notes: Sequence[Note], findings: Sequence[Finding]) -> TestResult:
     return replace(result, notes=(*notes, *result.notes), findings=(*result.findings, *findings))
-
-
-def _lengths(records: Records) -> FloatArray:
-    known = records.ok & (records.output_tokens != MISSING)
-    lengths: FloatArray = records.output_tokens[known].astype(np.float64)
-    return lengths

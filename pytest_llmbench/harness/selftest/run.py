@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -279,11 +279,13 @@ def run_selftest(
         check = bench.check
         beside = told(_beside_sampler(bench, extent)) if sampled else None
         in_flight_s = (_TTFT_US + extent.rate_tokens * _ITL_US) / 1e6
-        limit = min(extent.rate_limit, _descriptors() / (2 * in_flight_s))
         rates = highest(
             lambda rate: told(_at_rate(bench, extent, rate)),
             extent.rate_from,
-            Bounds(extent.gentle_rate if gentle.holds else None, limit, extent.bisections, extent.search_s),
+            holds=extent.gentle_rate if gentle.holds else None,
+            limit=min(extent.rate_limit, _descriptors() / (2 * in_flight_s)),
+            bisections=extent.bisections,
+            seconds=extent.search_s,
         )
         streams = _streams(bench, extent, told)
         flood_of = Script(0, 0, extent.flood_tokens)
@@ -333,20 +335,13 @@ def _streams(bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelF
         load = OpenLoop(streams / lasts_s, "uniform")
         return told(bench.paced(f"{streams} streams", load, 2 * streams, extent.stream_tokens))
 
-    limit = min(extent.stream_limit, round(_descriptors() / 1.2))
-    return highest(measure, extent.stream_from, Bounds(None, limit, extent.bisections, extent.search_s))
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds of a search."""
-
-    holds: float | None
-    """A lower level that is known to hold; None: none is."""
-    limit: float
-    """The highest level to try: by the file descriptors, or by what is worth knowing."""
-    bisections: int
-    seconds: float
+    return highest(
+        measure,
+        extent.stream_from,
+        limit=min(extent.stream_limit, round(_descriptors() / 1.2)),
+        bisections=extent.bisections,
+        seconds=extent.search_s,
+    )
 
 
 def _descriptors() -> int:
@@ -356,19 +351,48 @@ def _descriptors() -> int:
 
 
 def highest(
-    measure: Measure, start: float, bounds: Bounds, clock: Callable[[], float] = time.monotonic
+    measure: Measure,
+    start: float,
+    *,
+    holds: float | None = None,
+    limit: float,
+    bisections: int,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Found:
     """The highest level that holds. Doubles from ``start`` while levels hold, then bisects (by the geometric
     mean) below the first that does not. A level that does not hold is measured twice. Ends when its time is
-    up."""
-    search = _Search(measure, clock, clock() + bounds.seconds)
-    best, load = bounds.holds, min(start, bounds.limit)
-    while (held := search.holds(load)) and load < bounds.limit:
-        best, load = load, min(2 * load, bounds.limit)
+    up.
+
+    ``holds``: a lower level that is known to hold; None: none is. ``limit``: the highest level to try, by the
+    file descriptors or by what is worth knowing.
+    """
+    levels: list[LevelFigures] = []
+    failed: dict[float, LevelFigures] = {}
+    ends, took = clock() + seconds, 0.0
+
+    def held_at(load: float) -> bool | None:
+        """Whether the level holds; None if there was no time to measure it, or to measure it again."""
+        nonlocal took
+        for _ in range(2):
+            began = clock()
+            if levels and began + took > ends:
+                return None
+            levels.append(measure(load))
+            took = clock() - began
+            if levels[-1].holds:
+                failed.pop(load, None)
+                return True
+            failed[load] = levels[-1]
+        return False
+
+    best, load = holds, min(start, limit)
+    while (held := held_at(load)) and load < limit:
+        best, load = load, min(2 * load, limit)
     if held:
-        return Found(load, tuple(search.levels), f"{number(load)} is the highest load tested here")
+        return Found(load, tuple(levels), f"{number(load)} is the highest load tested here")
     failing: float | None = None
-    for _ in range(bounds.bisections):
+    for _ in range(bisections):
         if held is None:
             break
         best, failing = (load, failing) if held else (best, load)
@@ -376,42 +400,14 @@ def highest(
         load = float(round(math.sqrt((best or failing / 4) * failing)))
         if load in (best, failing):
             break
-        held = search.holds(load)
+        held = held_at(load)
     else:
         best = load if held else best
-    return Found(best, tuple(search.levels), search.ending(bounds))
-
-
-@dataclass
-class _Search:
-    """The levels of a search, and the time that it has."""
-
-    _measure: Measure
-    _clock: Callable[[], float]
-    _ends: float
-    _took: float = 0.0
-    levels: list[LevelFigures] = field(default_factory=list)
-    _failed: dict[float, LevelFigures] = field(default_factory=dict)
-
-    def holds(self, load: float) -> bool | None:
-        """Whether the level holds; None if there was no time to measure it, or to measure it again."""
-        for _ in range(2):
-            began = self._clock()
-            if self.levels and began + self._took > self._ends:
-                return None
-            self.levels.append(self._measure(load))
-            self._took = self._clock() - began
-            if self.levels[-1].holds:
-                self._failed.pop(load, None)
-                return True
-            self._failed[load] = self.levels[-1]
-        return False
-
-    def ending(self, bounds: Bounds) -> str:
-        if not self._failed:
-            return f"no limit was found in the {quantity(bounds.seconds, 's')} of the search"
-        lowest = self._failed[min(self._failed)]
-        return f"{lowest.label} did not hold: {lowest.reasons[0].partition(': ')[0]}"
+    ended = f"no limit was found in the {quantity(seconds, 's')} of the search"
+    if failed:
+        lowest = failed[min(failed)]
+        ended = f"{lowest.label} did not hold: {lowest.reasons[0].partition(': ')[0]}"
+    return Found(best, tuple(levels), ended)
 
 
 _HEADINGS = (

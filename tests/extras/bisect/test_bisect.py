@@ -95,7 +95,7 @@ def test_commits_that_cannot_be_measured_are_told_together(tmp_path: Path) -> No
     state = State(asked={}, measured=[("a" * 40, 1.0), ("d" * 40, 2.0)], failed={"b" * 40: ["no"] * 2})
     state.failed |= {"c" * 40: ["no"] * 2, "d" * 40: ["no"] * 2, "e" * 40: ["no"]}
     trees = Trees(tmp_path, tmp_path, None, 4, ())
-    search = command._Search(commits, trees, tmp_path, None, state, 0.05, 0.02)  # type: ignore[arg-type]
+    search = command._Search(commits, trees, tmp_path, "", state, 0.05, 0.02)
     assert search.groups == [range(1, 4), range(4, 5), range(5, 6)]
     assert search.skipped == {1, 2, 3}
 

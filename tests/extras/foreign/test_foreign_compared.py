@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from extended import distribution, python
-from foreign_files import CANARY, sglang, text, vllm
+from foreign_files import CANARY, aiperf, sglang, text, vllm
 from plugin_suite import Suite
 
 SHOWN = """
@@ -58,6 +58,11 @@ def test_one_run_is_shown_beside_ours_and_decides_nothing(suite: Suite) -> None:
     assert "mean lengths: 1024 input tokens a request there, " in notes
     assert "that file does not state workload, seed, hosts" in notes
     assert notes.count("ttft of vllm bench serve has another definition: theirs runs from before") == 1
+
+
+def test_the_version_of_the_tool_is_told(suite: Suite) -> None:
+    compare(suite, SHOWN, aiperf(input_config={"phases": [{"type": "poisson", "rate": 20.0}]}))
+    assert "a result of AIPerf 0.13.0: 1 run" in " ".join(entry(suite)["notes"])
 
 
 def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -> None:

@@ -13,12 +13,12 @@ from foreign_files import CANARY, MAKERS, aiperf, guidellm, inference_perf, sgla
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.extras.foreign.comparing import read_foreign
-from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, ForeignResults, ForeignRun
+from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, ForeignRun, ResultFormat
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 
 
-def read(folder: Path, *contents: dict[str, Any]) -> ForeignResults:
+def read(folder: Path, *contents: dict[str, Any]) -> tuple[ResultFormat, list[ForeignRun]]:
     path = folder / "file.of-any-name"
     path.write_text(text(*contents))
     found = read_foreign(path)
@@ -27,7 +27,7 @@ def read(folder: Path, *contents: dict[str, Any]) -> ForeignResults:
 
 
 def only(folder: Path, content: dict[str, Any]) -> ForeignRun:
-    (run,) = read(folder, content).runs
+    (run,) = read(folder, content)[1]
     return run
 
 
@@ -63,9 +63,8 @@ def test_sglang(tmp_path: Path) -> None:
 
 
 def test_aiperf(tmp_path: Path) -> None:
-    results = read(tmp_path, aiperf())
-    assert results.title == "AIPerf 0.13.0"
-    (run,) = results.runs
+    made, (run,) = read(tmp_path, aiperf())
+    assert (made.tool, run.version) == ("AIPerf", "0.13.0")
     assert run.values["ttft.p99"] == 100.0
     assert run.values["tpot.p50"] == 6.0
     assert run.values["completion_rate"] == 0.95
@@ -90,10 +89,10 @@ def test_aiperf_before_its_schemas_had_numbers(tmp_path: Path) -> None:
 
 
 def test_guidellm(tmp_path: Path) -> None:
-    results = read(tmp_path, guidellm())
-    assert results.title == "GuideLLM 0.8.1"
-    assert [run.load for run in results.runs] == [ForeignLoad(10.0, "uniform"), ForeignLoad(concurrency=16)]
-    values = results.runs[0].values
+    made, runs = read(tmp_path, guidellm())
+    assert {(made.tool, run.version) for run in runs} == {("GuideLLM", "0.8.1")}
+    assert [run.load for run in runs] == [ForeignLoad(10.0, "uniform"), ForeignLoad(concurrency=16)]
+    values = runs[0].values
     assert values["ttft.p99_9"] == 105.0
     assert values["e2e.p50"] == 900.0  # theirs is in seconds
     assert values["tpot.p50"] == 8.0  # not their time per output token, which includes the first
@@ -105,9 +104,9 @@ def test_a_cap_of_guidellm_is_one_where_it_was_reached(tmp_path: Path) -> None:
     """It writes 10240 without being asked."""
     content = guidellm()
     content["benchmarks"][1]["config"]["strategy"]["max_concurrency"] = 44
-    assert read(tmp_path, content).runs[0].load == ForeignLoad(10.0, "uniform", None, 44)
+    assert read(tmp_path, content)[1][0].load == ForeignLoad(10.0, "uniform", None, 44)
     content["benchmarks"][1]["config"]["strategy"] |= {"max_concurrency": 45, "rampup_duration": 5.0}
-    assert [run.load for run in read(tmp_path, content).runs] == [ForeignLoad(concurrency=16)]
+    assert [run.load for run in read(tmp_path, content)[1]] == [ForeignLoad(concurrency=16)]
 
 
 def test_inference_perf(tmp_path: Path) -> None:
@@ -124,12 +123,12 @@ def test_inference_perf(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tool", MAKERS)
 def test_every_figure_is_one_of_ours_and_says_how_it_differs(tmp_path: Path, tool: str) -> None:
-    results = read(tmp_path, MAKERS[tool]())
-    for run in results.runs:
+    made, runs = read(tmp_path, MAKERS[tool]())
+    for run in runs:
         for name in run.values:
             definition(name)
-            assert results.difference(name), name
-    for name, reason in results.left_out.items():
+            assert made.difference(name), name
+    for name, reason in made.left_out.items():
         assert reason
         assert name not in run.values
 
@@ -144,7 +143,7 @@ def test_several_runs_in_one_file(tmp_path: Path) -> None:
     path.write_text(json.dumps(vllm()) + json.dumps(vllm(p99_ttft_ms=46.0), indent=1) + "\n\n" + text(vllm()))
     found = read_foreign(path)
     assert found is not None
-    assert [run.values["ttft.p99"] for run in found.runs] == [45.0, 46.0, 45.0]
+    assert [run.values["ttft.p99"] for run in found[1]] == [45.0, 46.0, 45.0]
 
 
 LOADS: list[tuple[dict[str, Any], Load | None, str]] = [
@@ -270,4 +269,4 @@ def test_ten_megabytes_of_details_are_read(tmp_path: Path) -> None:
     assert path.stat().st_size > 10_000_000
     found = read_foreign(path)
     assert found is not None
-    assert found.runs[0].values["ttft.p99"] == 45.0
+    assert found[1][0].values["ttft.p99"] == 45.0
