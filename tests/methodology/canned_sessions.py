@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -26,7 +26,8 @@ def nothing(row: RequestRecord, request: PlannedRequest, plan: LoadPlan) -> None
 
 @dataclass
 class SessionServer:
-    """Any number of turns at once: the first token comes after ``first_ms``, the last one 90 ms later."""
+    """Any number of turns at once: the first token comes after ``first_ms``, the last one 90 ms later. A turn
+    that fails ends its session."""
 
     first_ms: Callable[[PlannedRequest, LoadPlan], float]
     change: Callable[[RequestRecord, PlannedRequest, LoadPlan], None] = nothing
@@ -48,6 +49,8 @@ class SessionServer:
                 assert request.turn is not None
                 rows.append(self._row(plan, request, at + request.turn.pause_ns))
                 at = rows[-1].finished_ns or 0
+                if rows[-1].outcome is not Outcome.OK:
+                    break
             heapq.heappush(free, at)
         records = Records.from_rows(rows)
         self.now_ns = int(records.finished_ns.max()) + MS
@@ -81,3 +84,27 @@ class SessionServer:
         row.output_tokens, row.token_source = len(stamps), TokenSource.SERVER_USAGE
         self.change(row, request, plan)
         return row
+
+
+@dataclass
+class Disturbed(SessionServer):
+    """A server beside which this machine spoils the first attempts of some levels, and their figures."""
+
+    spoiled: dict[int, int] = field(default_factory=dict)
+    """How many attempts, by the sessions at once."""
+    sent: list[LoadPlan] = field(default_factory=list)
+    """All plans, those of no sessions too."""
+
+    def __call__(self, plan: LoadPlan) -> Observation:
+        self.sent.append(plan)
+        seen, slots = super().__call__(plan), plan.load.in_flight or 0
+        if not plan.load.of_sessions or not self.spoiled.get(slots):
+            return seen
+        self.spoiled[slots] -= 1
+        late = replace(
+            seen.records,
+            dispatched_ns=seen.records.scheduled_ns + 80 * MS,
+            first_content_ns=seen.records.first_content_ns + 700 * MS,
+            cached_tokens=seen.records.turn,
+        )
+        return replace(seen, records=late, selfcheck=SelfCheck(send_lag_p99_ns=80 * MS))

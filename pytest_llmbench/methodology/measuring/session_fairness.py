@@ -1,4 +1,5 @@
-"""Scheduling fairness between classes of sessions: short chats beside agents that go on for long.
+"""Scheduling fairness between classes: what those of requests and those of sessions have in common, and the
+ones of sessions, short chats beside agents that go on for long.
 
 The classes are the parts of a mix of session workloads. Each is measured alone, with as many sessions at once
 as the mix has; then the mix. The unit of every figure is the session (metrics/session_figures.py).
@@ -7,7 +8,7 @@ as the mix has; then the mix. The unit of every figure is the session (metrics/s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -31,13 +32,14 @@ from pytest_llmbench.metrics.fairness import (
 from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, latencies
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact
-from pytest_llmbench.model.numbers import Cell, Row, cells, with_intervals
+from pytest_llmbench.model.numbers import Cell, Row, cells
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import Plot, Table
+from pytest_llmbench.model.result import Plot, Table, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
+from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.mixture import SessionMix
 from pytest_llmbench.workloads.sessions import turns_of
 
@@ -107,10 +109,10 @@ def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
         attempts[name] = yield from load.measured(name)
     mixed = yield from load.measured(None)
     alone = {name: each.level for name, each in attempts.items()}
-    results = SessionFairness.of(mixed.level, alone, load.setting.seed)
+    results = _compared_sessions(mixed.level, alone, load.setting.seed)
     every = [*attempts.values(), mixed]
     facts = {
-        ResultFact.FAIRNESS_SESSION_CLASSES: [each.facts() for each in results.classes],
+        ResultFact.FAIRNESS_SESSION_CLASSES: [each.facts for each in results.classes],
         ResultFact.FAIRNESS_WAIT_SOURCE: results.wait_source,
     }
     notes = (
@@ -120,7 +122,11 @@ def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
     return Report(
         levels=[run for each in every for run in each.runs],
         metrics=results.metrics,
-        tables=results.tables,
+        tables=(
+            _by_class_table(results.classes),
+            _indices_table(results),
+            _baselines_table(results.classes),
+        ),
         plots=results.plots,
         notes=[*(note for each in every for note in each.notes), *notes],
         load={LoadFact.MODEL: "closed", LoadFact.SESSIONS: load.at_once},
@@ -143,16 +149,18 @@ def sessions_for(mix: SessionMix, seed: int, names: Sequence[str], fewest: int) 
 
 
 @dataclass(frozen=True)
-class SessionClass:
-    """The records of one class: its turns submitted in the window of the mix, and in that of its level
-    alone."""
+class ComparedClass:
+    """One class, with its records submitted in the window of the mix."""
 
     name: str
     mixed: Records
-    whole: Records
-    """All its turns in the mix, since jobs are judged as a whole."""
     alone_level: Seen
-    waits: np.ndarray[tuple[int], np.dtype[np.float64]]
+    metrics: Mapping[str, Estimate]
+    """The metrics of the class in the mix, under plain names, with ``ttft_inflation`` and
+    ``starvation_rate``."""
+    alone_metrics: Mapping[str, Estimate]
+    facts: Mapping[str, Any]
+    """The facts that the audit reads."""
 
     @cached_property
     def alone(self) -> Records:
@@ -162,23 +170,60 @@ class SessionClass:
     def title(self) -> str:
         return self.name[:1].upper() + self.name[1:]
 
-    @cached_property
-    def metrics(self) -> dict[str, Estimate]:
-        """The metrics of the class in the mix, under plain names."""
-        found = _latencies(self.mixed) | _of_jobs(self.whole) | ttft_inflation(self.mixed, self.alone)
-        return found | {"starvation_rate": starved_sessions(self.mixed, self.waits)}
 
-    @cached_property
-    def alone_metrics(self) -> dict[str, Estimate]:
-        return _latencies(self.alone) | _of_jobs(self.alone_level.records)
+@dataclass(frozen=True)
+class Fairness:
+    """The results of the mix and of the classes alone."""
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "sessions": len(jobs_of(self.whole)),
-            "sessions_alone": len(jobs_of(self.alone_level.records)),
-            "turns": len(self.whole),
+    mixed: Seen
+    classes: Sequence[ComparedClass]
+    wait_source: str
+    metrics: Mapping[str, Estimate]
+    """The metrics of the test: indices, those of the mix, and those of every class under its qualifier."""
+    plots: tuple[Plot, ...]
+
+    @classmethod
+    def of(
+        cls,
+        mixed: Seen,
+        classes: Sequence[ComparedClass],
+        wait_source: str,
+        jain: Estimate,
+        ttft_ms: Callable[[Records], FloatArray],
+        plot: tuple[str, str, str, str],
+        seed: int,
+    ) -> Fairness:
+        """``jain``: the index over requests or sessions. ``ttft_ms``: a TTFT for each of them, which is
+        plotted. ``plot``: id, title and labels."""
+        arms = {
+            (each.name, arm): ttft_ms(records)
+            for each in classes
+            for arm, records in (("mix", each.mixed), ("alone", each.alone))
         }
+        mix, alone = ({each.name: [arms[each.name, arm]] for each in classes} for arm in ("mix", "alone"))
+        metrics = {**mixed.level.metrics, "jain_index": jain}
+        metrics["class_jain_index"] = class_jain_index(mix, alone, seed=seed)
+        for each in classes:
+            metrics |= qualified(each.metrics, each.name)
+            metrics |= qualified(each.alone_metrics, f"{each.name} alone")
+        series = {f"{name}, {arm}": ecdf(each) for (name, arm), each in arms.items() if len(each)}
+        plots = (Plot(*plot, series, step=True, x_log=True),) if series else ()
+        return cls(mixed, classes, wait_source, metrics, plots)
+
+
+def _session_class(name: str, mixed: Seen, alone: Seen, waits: FloatArray) -> ComparedClass:
+    """``waits``: one for each turn of the class in the window of the mix."""
+    inside, whole = mixed.inside.of_class(name), mixed.records.of_class(name)  # jobs are judged as a whole
+    metrics = _latencies(inside) | _of_jobs(whole) | ttft_inflation(inside, alone.inside)
+    metrics["starvation_rate"] = starved_sessions(inside, waits)
+    facts = {
+        "name": name,
+        "sessions": len(jobs_of(whole)),
+        "sessions_alone": len(jobs_of(alone.records)),
+        "turns": len(whole),
+    }
+    alone_metrics = _latencies(alone.inside) | _of_jobs(alone.records)
+    return ComparedClass(name, inside, alone, metrics, alone_metrics, facts)
 
 
 def _latencies(records: Records) -> dict[str, Estimate]:
@@ -194,102 +239,61 @@ def _of_jobs(records: Records) -> dict[str, Estimate]:
     return {name: each for name, each in found.items() if name.partition(".")[0] in wanted}
 
 
-@dataclass(frozen=True)
-class SessionFairness:
-    """The results of the mix and of the classes alone."""
+def _compared_sessions(mixed: Seen, alone: Mapping[str, Seen], seed: int) -> Fairness:
+    inside = mixed.inside
+    waits, labels = turn_waits(inside), np.array(inside.class_label, dtype=object)
+    classes = [_session_class(name, mixed, level, waits.ms[labels == name]) for name, level in alone.items()]
+    plot = (
+        "session_fairness_ttft", "Mean TTFT of a session by class, in the mix and alone",
+        "mean TTFT of a session (ms)", "share of sessions",
+    )  # fmt: skip
+    return Fairness.of(mixed, classes, waits.source, session_jain_index(inside), mean_ttft_ms, plot, seed)
 
-    mixed: Seen
-    classes: tuple[SessionClass, ...]
-    wait_source: str
-    seed: int
 
-    @classmethod
-    def of(cls, mixed: Seen, alone: Mapping[str, Seen], seed: int) -> SessionFairness:
-        inside, records = mixed.inside, mixed.records
-        waits = turn_waits(inside)
-        labels = np.array(inside.class_label, dtype=object)
-        classes = tuple(
-            SessionClass(name, inside.of_class(name), records.of_class(name), level, waits.ms[labels == name])
-            for name, level in alone.items()
+def _by_class_table(classes: Sequence[ComparedClass]) -> Table:
+    columns = (
+        "Class", "Sessions", "Completed", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
+        "Job Time P50", "TTFT Inflation P50", "P95", "P99",
+    )  # fmt: skip
+    rows: tuple[Row, ...] = tuple(
+        (
+            each.title,
+            each.facts["sessions"],
+            *cells(each.metrics, ("session_completion_rate",)),
+            len(each.mixed),
+            *cells(each.metrics, (*_TIMED, *(f"ttft_inflation.{q}" for q in _IN_TABLES))),
         )
-        return cls(mixed, classes, waits.source, seed)
+        for each in classes
+    )
+    return Table("session_fairness_classes", "Per-Class Results of Sessions", columns, rows)
 
-    @cached_property
-    def metrics(self) -> dict[str, Estimate]:
-        """The metrics of the test: indices, those of the mix, and those of every class under its
-        qualifier."""
-        found = dict(self.mixed.level.metrics)
-        found["jain_index"] = session_jain_index(self.mixed.inside)
-        found["class_jain_index"] = class_jain_index(
-            {each.name: [mean_ttft_ms(each.mixed)] for each in self.classes},
-            {each.name: [mean_ttft_ms(each.alone)] for each in self.classes},
-            seed=self.seed,
-        )
-        for each in self.classes:
-            found |= qualified(each.metrics, each.name) | qualified(each.alone_metrics, f"{each.name} alone")
-        return found
 
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        return self._by_class(), self._indices(), self._baselines()
-
-    def _by_class(self) -> Table:
-        columns = (
-            "Class", "Sessions", "Completed", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
-            "Job Time P50", "TTFT Inflation P50", "P95", "P99",
-        )  # fmt: skip
-        rows: tuple[Row, ...] = tuple(
-            (
-                each.title,
-                len(jobs_of(each.whole)),
-                *cells(each.metrics, ("session_completion_rate",)),
-                len(each.mixed),
-                *cells(each.metrics, (*_TIMED, *(f"ttft_inflation.{q}" for q in _IN_TABLES))),
-            )
-            for each in self.classes
-        )
-        return Table("session_fairness_classes", "Per-Class Results of Sessions", columns, rows)
-
-    def _indices(self) -> Table:
-        jain, by_class = cells(self.metrics, ("jain_index", "class_jain_index"))
-        rows: list[tuple[str, Cell]] = [
-            ("Jain's Fairness Index over sessions", jain),
-            ("Class-Level Fairness Index", by_class),
+def _indices_table(results: Fairness) -> Table:
+    jain, by_class = cells(results.metrics, ("jain_index", "class_jain_index"))
+    rows: list[tuple[str, Cell]] = [
+        ("Jain's Fairness Index over sessions", jain),
+        ("Class-Level Fairness Index", by_class),
+    ]
+    for each in results.classes:
+        starved, inflated = cells(each.metrics, ("starvation_rate", "ttft_inflation.p50"))
+        rows += [
+            (f"{each.title} Sessions Starved", starved),
+            (f"{each.title} TTFT Inflation P50", inflated),
         ]
-        for each in self.classes:
-            starved, inflated = cells(each.metrics, ("starvation_rate", "ttft_inflation.p50"))
-            rows += [
-                (f"{each.title} Sessions Starved", starved),
-                (f"{each.title} TTFT Inflation P50", inflated),
-            ]
-        columns, title = ("Metric", "Value", "95 % interval"), "Fairness Metrics of Sessions"
-        return Table("session_fairness_metrics", title, columns, with_intervals(rows))
+    return metric_table("session_fairness_metrics", "Fairness Metrics of Sessions", rows)
 
-    def _baselines(self) -> Table:
-        columns = (
-            "Class Alone", "Sessions", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
-            "Job Time P50",
-        )  # fmt: skip
-        rows: tuple[Row, ...] = tuple(
-            (
-                each.title,
-                len(jobs_of(each.alone_level.records)),
-                len(each.alone),
-                *cells(each.alone_metrics, _TIMED),
-            )
-            for each in self.classes
+
+def _baselines_table(classes: Sequence[ComparedClass]) -> Table:
+    columns = (
+        "Class Alone", "Sessions", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "Job Time P50",
+    )  # fmt: skip
+    rows: tuple[Row, ...] = tuple(
+        (
+            each.title,
+            each.facts["sessions_alone"],
+            len(each.alone),
+            *cells(each.alone_metrics, _TIMED),
         )
-        return Table("session_fairness_baselines", "Isolated Baselines of Sessions", columns, rows)
-
-    @property
-    def plots(self) -> tuple[Plot, ...]:
-        """The distribution of the mean TTFT of each class's sessions, in the mix and alone."""
-        arms = {
-            f"{each.name}, {label}": mean_ttft_ms(records)
-            for each in self.classes
-            for label, records in (("mix", each.mixed), ("alone", each.alone))
-        }
-        series = {label: ecdf(samples) for label, samples in arms.items() if len(samples)}
-        title, x = "Mean TTFT of a session by class, in the mix and alone", "mean TTFT of a session (ms)"
-        plot = Plot("session_fairness_ttft", title, x, "share of sessions", series, step=True, x_log=True)
-        return (plot,) if series else ()
+        for each in classes
+    )
+    return Table("session_fairness_baselines", "Isolated Baselines of Sessions", columns, rows)

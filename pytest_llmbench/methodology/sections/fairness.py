@@ -26,7 +26,6 @@ from pytest_llmbench.methodology.measuring.levels import (
     Seen,
     level_of,
     live_answers,
-    qualified,
     saturated_notes,
     too_long,
 )
@@ -34,6 +33,8 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_fairness import (
     ONE_CLASS,
     SESSIONS_PER_CLASS,
+    ComparedClass,
+    Fairness,
     SessionClasses,
     fairness_of_sessions,
 )
@@ -53,7 +54,7 @@ from pytest_llmbench.methodology.procedure import (
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.search import SaturationRate, saturation_rate
 from pytest_llmbench.metrics import fairness, latency
-from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
+from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate
 from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact, WorkloadFact
@@ -62,9 +63,8 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport, metric_table
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.mixture import LONG, SHORT, ClassMix, RequestClass, SessionMix
@@ -212,7 +212,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
         percent_of_capacity=parameters.load_percent,
     )
     mixed = yield from load.level(load.mixed, see)
-    results = fairness_results(mix, mixed, alone, seed=setting.seed)
+    results = fairness_results(mix, mixed, alone, setting.seed)
     return _result(parameters, setting, warmup, load, results)
 
 
@@ -329,14 +329,14 @@ def _result(
     setting: Setting,
     warmup: WarmupReport,
     load: MixLoads,
-    results: FairnessResults,
+    results: Fairness,
 ) -> TestResult:
-    runs = (*(each.alone for each in results.classes), results.mixed)
+    runs = (*(each.alone_level for each in results.classes), results.mixed)
     report = Report(
         levels=(*load.capacity.levels, *load.disturbed, *runs),
         metrics=results.metrics,
         tables=tables(results),
-        plots=plots(results),
+        plots=results.plots,
         notes=(*load.capacity.notes, *load.notes, *_notes(parameters, load, results)),
         load=_load_facts(parameters, load.capacity, load.rate, results.mixed.level.duration_s),
         facts=Facts.of(Origin.MEASURED, _facts(parameters, load, results)),
@@ -371,10 +371,14 @@ def _load_facts(
     }
 
 
-def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> dict[str, Any]:
+def _facts(parameters: Parameters, load: MixLoads, results: Fairness) -> dict[str, Any]:
+    labels = np.array(results.mixed.records.class_label, dtype=object)
     return {
         WorkloadFact.CLASS_MIX: {each.name: each.share for each in load.mix.classes},
-        WorkloadFact.REALISED_CLASS_MIX: dict(results.realised_shares),
+        WorkloadFact.REALISED_CLASS_MIX: {
+            each.name: float(np.mean(labels == each.name)) if len(labels) else 0.0
+            for each in load.mix.classes
+        },
         ResultFact.FAIRNESS_EQUAL_LOAD: parameters.equal_load,
         ResultFact.FAIRNESS_LOAD_RULE: RULES[parameters.equal_load],
         ResultFact.FAIRNESS_WAIT_SOURCE: results.wait_source,
@@ -382,11 +386,11 @@ def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
             "end-to-end latency / output tokens, completed requests of the mix"
         ),
         ResultFact.FAIRNESS_JAIN_N: results.metrics["jain_index"].n,
-        ResultFact.FAIRNESS_CLASSES: [each.facts() for each in results.classes],
+        ResultFact.FAIRNESS_CLASSES: [each.facts for each in results.classes],
     }
 
 
-def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> tuple[Note, ...]:
+def _notes(parameters: Parameters, load: MixLoads, results: Fairness) -> tuple[Note, ...]:
     percent, rate = percent_label(parameters.load_percent), Amount(load.capacity.rps, "req/s")
     source, wait = load.capacity.source, results.wait_source
     return (
@@ -394,7 +398,7 @@ def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
         Note.of("classes_alone", rule=RULES[parameters.equal_load]),
         Note.of("starved", wait=wait, by_ttft=wait == "TTFT"),
         *_unfair(results.metrics["jain_index"]),
-        *saturated_notes([*(each.alone for each in results.classes), results.mixed]),
+        *saturated_notes([*(each.alone_level for each in results.classes), results.mixed]),
     )
 
 
@@ -422,101 +426,45 @@ def _plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class ClassResult:
-    """The result of a class. ``mixed`` and ``alone``: its requests submitted in the window of the level."""
-
-    requested: RequestClass
-    mixed: Records
-    alone_records: Records
-    alone: Seen
-    metrics: Mapping[str, Estimate]
-    """The metrics of the class in the mix, under plain names, with ``ttft_inflation`` and
-    ``starvation_rate``."""
-    median_wait_ms: float | None
-    """The median wait in ms; five times of it is what nobody should wait longer than."""
-    alone_metrics: Mapping[str, Estimate]
-
-    @property
-    def name(self) -> str:
-        return self.requested.name
-
-    @property
-    def title(self) -> str:
-        return self.name[:1].upper() + self.name[1:]
-
-    def facts(self) -> dict[str, Any]:
-        """The facts that the audit reads."""
-        points = {name: estimate.point for name, estimate in self.metrics.items()}
-        return {
-            "name": self.name,
-            "input": list(self.requested.input),
-            "output": list(self.requested.output),
-            "share": self.requested.share,
-            "requests": len(self.mixed),
-            "requests_ok": int(self.mixed.ok.sum()),
-            "requests_alone": len(self.alone_records),
-            "rate_alone_rps": self.alone.level.offered_rps,
-            "ttft": {q: points[f"ttft.{q}"] for q in ("p50", "p95", "p99")},
-            "tpot": {q: points[f"tpot.{q}"] for q in ("p50", "p99")},
-            "inflation": {q: points[f"ttft_inflation.{q}"] for q in fairness.TAILS},
-            "starvation_rate": points["starvation_rate"],
-            "median_wait_ms": self.median_wait_ms,
-        }
-
-
-@dataclass(frozen=True)
-class FairnessResults:
-    mixed: Seen
-    classes: tuple[ClassResult, ...]
-    metrics: Mapping[str, Estimate]
-    """The metrics of the test: indices, those of the mix, and those of every class under its qualifier."""
-    wait_source: str
-    realised_shares: Mapping[str, float]
-    """Class → its share of all requests of the mix."""
-
-
-def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, seed: int) -> FairnessResults:
+def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], seed: int) -> Fairness:
     """The results that section 5.6.4 asks for, from the mix and the baselines."""
-    inside = submitted_inside(window_of(mixed.observation))
+    inside = mixed.inside
     waits = fairness.waits([inside])
-    classes = tuple(
+    classes = [
         _class_result(each, inside, alone[each.name], waits.by_class.get(each.name, []))
         for each in mix.classes
-    )
-    metrics = dict(mixed.level.metrics)
-    metrics["jain_index"] = fairness.jain_index([inside])
-    metrics["class_jain_index"] = fairness.class_jain_index(
-        {each.name: latency.ttft_ms(each.mixed) for each in classes},
-        {each.name: latency.ttft_ms(each.alone_records) for each in classes},
-        seed=seed,
-    )
-    for each in classes:
-        metrics |= qualified(each.metrics, each.name)
-        metrics |= qualified(each.alone_metrics, f"{each.name} alone")
-    labels = np.array(mixed.records.class_label, dtype=object)
-    shares = {each.name: float(np.mean(labels == each.name)) if len(labels) else 0.0 for each in mix.classes}
-    return FairnessResults(mixed, classes, metrics, waits.source, shares)
+    ]
+    plot = ("fairness_ttft_cdf", "TTFT by class, in the mix and alone", "TTFT (ms)", "share of requests")
+    jain = fairness.jain_index([inside])
+    return Fairness.of(mixed, classes, waits.source, jain, latency.ttft_ms, plot, seed)
 
 
 def _class_result(
     requested: RequestClass, inside: Records, alone: Seen, waits: list[FloatArray]
-) -> ClassResult:
-    own = inside.of_class(requested.name)
-    baseline = submitted_inside(window_of(alone.observation))
+) -> ComparedClass:
+    own, baseline = inside.of_class(requested.name), alone.inside
     metrics = _latencies(own)
     metrics["starvation_rate"] = fairness.starvation_rate(waits)
     metrics |= fairness.inflation(latency.ttft_ms(own), latency.ttft_ms(baseline))
+    points = {name: estimate.point for name, estimate in metrics.items()}
     every = np.concatenate(waits) if waits else np.empty(0)
-    return ClassResult(
-        requested,
-        own,
-        baseline,
-        alone,
-        metrics,
-        median_wait_ms=float(np.median(every)) if len(every) else None,
-        alone_metrics=_latencies(baseline),
-    )
+    facts = {
+        "name": requested.name,
+        "input": list(requested.input),
+        "output": list(requested.output),
+        "share": requested.share,
+        "requests": len(own),
+        "requests_ok": int(own.ok.sum()),
+        "requests_alone": len(baseline),
+        "rate_alone_rps": alone.level.offered_rps,
+        "ttft": {q: points[f"ttft.{q}"] for q in ("p50", "p95", "p99")},
+        "tpot": {q: points[f"tpot.{q}"] for q in ("p50", "p99")},
+        "inflation": {q: points[f"ttft_inflation.{q}"] for q in fairness.TAILS},
+        "starvation_rate": points["starvation_rate"],
+        # Five times of it is what nobody should wait longer than.
+        "median_wait_ms": float(np.median(every)) if len(every) else None,
+    }
+    return ComparedClass(requested.name, own, alone, metrics, _latencies(baseline), facts)
 
 
 def _latencies(records: Records) -> dict[str, Estimate]:
@@ -526,12 +474,12 @@ def _latencies(records: Records) -> dict[str, Estimate]:
 _SHOWN = ("ttft.p50", "ttft.p95", "ttft.p99", "tpot.p50", "tpot.p99")
 
 
-def tables(results: FairnessResults) -> tuple[Table, ...]:
+def tables(results: Fairness) -> tuple[Table, ...]:
     """The tables: per class, the fairness metrics, and the baselines that they rest on."""
     return classes_table(results), metrics_table(results), baselines_table(results)
 
 
-def classes_table(results: FairnessResults) -> Table:
+def classes_table(results: Fairness) -> Table:
     columns = (
         "Class", "Count", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "TPOT P99",
         "TTFT Inflation P50", "P95", "P99", "Completion",
@@ -543,7 +491,7 @@ def classes_table(results: FairnessResults) -> Table:
     return Table("fairness_classes", "Per-Class Results", columns, rows)
 
 
-def metrics_table(results: FairnessResults) -> Table:
+def metrics_table(results: Fairness) -> Table:
     """Table 9, the rows of the draft first."""
 
     def of_classes(title: str, name: str) -> list[tuple[str, Cell]]:
@@ -557,39 +505,26 @@ def metrics_table(results: FairnessResults) -> Table:
         *of_classes("TTFT Inflation P50", "ttft_inflation.p50"),
     ]
     waits = tuple(
-        (f"{each.title} Class Median Wait", Amount(each.median_wait_ms, "ms"), results.wait_source)
+        (f"{each.title} Class Median Wait", Amount(wait_ms, "ms"), results.wait_source)
         for each in results.classes
-        if each.median_wait_ms is not None
+        if (wait_ms := each.facts["median_wait_ms"]) is not None
     )
     table = metric_table("fairness_metrics", "Fairness Metrics", rows)
     return replace(table, cells=table.cells + waits)
 
 
-def baselines_table(results: FairnessResults) -> Table:
+def baselines_table(results: Fairness) -> Table:
     columns = ("Class Alone", "Rate", "Count", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "TPOT P99")
     rows: tuple[Row, ...] = tuple(
         (
             each.title,
-            Amount(each.alone.level.offered_rps, "req/s"),
-            len(each.alone_records),
+            Amount(each.alone_level.level.offered_rps, "req/s"),
+            len(each.alone),
             *cells(each.alone_metrics, _SHOWN),
         )
         for each in results.classes
     )
     return Table("fairness_baselines", "Isolated Baselines", columns, rows)
-
-
-def plots(results: FairnessResults) -> tuple[Plot, ...]:
-    """Plots of the TTFT distribution of each class, in the mix and alone."""
-    arms = {
-        f"{each.name}, {label}": latency.ttft_ms(records)
-        for each in results.classes
-        for label, records in (("mix", each.mixed), ("alone", each.alone_records))
-    }
-    series = {label: ecdf(samples) for label, samples in arms.items() if len(samples)}
-    title = "TTFT by class, in the mix and alone"
-    plot = Plot("fairness_ttft_cdf", title, "TTFT (ms)", "share of requests", series, step=True, x_log=True)
-    return (plot,) if series else ()
 
 
 def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from canned_levels import QueueServer, canned_setting
+from canned_levels import canned_setting
+from canned_sessions import MS, Disturbed, SessionServer
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
@@ -25,83 +23,37 @@ from pytest_llmbench.methodology.sections import capacity, throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.metrics.throughput import level_window, window_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, ValidityVerdict
-from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
-from pytest_llmbench.workloads.sequence import drawn
 
 TALK: Any = {"sessions": {"turns": 3, "input_tokens": 20, "output_tokens": 40}}
 PAUSED: Any = {"sessions": {**TALK["sessions"], "pause_s": 0.2}}
-_MS = 1_000_000
 
 
-@dataclass
-class SessionServer:
-    """Serves any number of turns at once, each for 100 ms. The first token takes 10 ms, of turns from the
-    second on 10 ms for each session at once beyond ``holds``."""
+def server(
+    kind: type[SessionServer] = SessionServer, holds: int = 12, fails_above: int = 1_000, **more: Any
+) -> Any:
+    """The first token takes 10 ms, of turns from the second on 10 ms for each session at once beyond
+    ``holds``. Of more sessions than ``fails_above`` the second turn of each fourth one fails."""
 
-    holds: int = 12
-    fails_above: int = 1_000
-    """More sessions at once, and the second turn of each fourth one fails."""
-    plans: list[LoadPlan] = field(default_factory=list)
+    def first_ms(request: PlannedRequest, plan: LoadPlan) -> float:
+        later = request.turn is not None and request.turn.number > 1
+        return 10.0 + (10.0 * max(0, (plan.load.in_flight or 0) - holds) if later else 0.0)
 
-    warm_up: QueueServer = field(default_factory=QueueServer)
+    def fails(row: RequestRecord, request: PlannedRequest, plan: LoadPlan) -> None:
+        if (plan.load.in_flight or 0) > fails_above and (row.session or 0) % 4 == 0 and row.turn == 2:
+            row.outcome, row.error = Outcome.HTTP_ERROR, "500"
 
-    def __call__(self, plan: LoadPlan) -> Observation:
-        if not plan.load.of_sessions:
-            return self.warm_up(plan)
-        self.plans.append(plan)
-        slots = plan.load.in_flight or 0
-        requests = drawn(plan.workload, 0, plan.requests, plan.seed)
-        free, rows = [0] * slots, list[RequestRecord]()
-        for number, turns in groupby(requests, lambda each: each.turn.session if each.turn else 0):
-            at = heapq.heappop(free)
-            for request in turns:
-                row = self._row(plan, request, at, slots)
-                rows.append(row)
-                at = row.finished_ns or 0
-                if slots > self.fails_above and number % 4 == 0 and row.turn == 2:
-                    row.outcome, row.error = Outcome.HTTP_ERROR, "500"
-                    break
-            heapq.heappush(free, at)
-        records = Records.from_rows(rows)
-        end = int(records.finished_ns.max())
-        return Observation(plan, records, 0, end, ClockAnchor(0, 1), SelfCheck(send_lag_p99_ns=0))
-
-    def _row(self, plan: LoadPlan, request: PlannedRequest, at: int, slots: int) -> RequestRecord:
-        assert request.turn is not None
-        later = request.turn.number > 1
-        first = at + (10 + (10 * max(0, slots - self.holds) if later else 0)) * _MS
-        last = first + 90 * _MS
-        stamps = np.linspace(first, last, request.max_tokens).astype(np.int64).tolist()
-        row = RequestRecord(
-            index=request.index,
-            request_id=f"canned-{request.index}",
-            phase=plan.phase,
-            scheduled_ns=at,
-            dispatched_ns=at,
-            submitted_ns=at,
-            finished_ns=last,
-            input_tokens=request.input_tokens,
-            requested_input_tokens=request.input_tokens,
-            requested_max_tokens=request.max_tokens,
-        )
-        row.session, row.turn, row.session_turns = request.turn.session, request.turn.number, 3
-        row.outcome, row.finish_reason, row.http_status = Outcome.OK, "length", 200
-        row.first_byte_ns = row.first_event_ns = row.first_nonempty_ns = row.first_content_ns = first
-        row.chunk_ns, row.chunk_tokens, row.last_content_ns = stamps, [1] * len(stamps), last
-        row.output_tokens, row.token_source = len(stamps), TokenSource.SERVER_USAGE
-        return row
+    return kind(first_ms, fails, now_ns=0, **more)
 
 
-def canned(server: SessionServer | None = None, **keywords: Any) -> TestResult:
+def canned(asked: SessionServer | None = None, **keywords: Any) -> TestResult:
     parameters = build(capacity.Parameters, {"workload": TALK} | keywords)
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    return drive(capacity.TEST.procedure(parameters, setting), server or SessionServer())
+    return drive(capacity.TEST.procedure(parameters, setting), asked or server())
 
 
 def outcomes(result: TestResult) -> list[tuple[int, bool | None]]:
@@ -124,36 +76,16 @@ def test_doubles_and_bisects_to_the_last_session_that_keeps_the_limit_on_its_tur
         assert estimate.unit == metric_unit(name), name
 
 
-@dataclass
-class Disturbed(SessionServer):
-    """This machine spoils the first attempts of some levels, and with them the first tokens."""
-
-    spoiled: dict[int, int] = field(default_factory=dict)
-    """How many, by the sessions at once."""
-
-    def __call__(self, plan: LoadPlan) -> Observation:
-        seen = super().__call__(plan)
-        if not plan.load.of_sessions or not self.spoiled.get(plan.load.in_flight or 0):
-            return seen
-        self.spoiled[plan.load.in_flight or 0] -= 1
-        late = replace(
-            seen.records,
-            dispatched_ns=seen.records.scheduled_ns + 80 * _MS,
-            first_content_ns=seen.records.first_content_ns + 700 * _MS,
-        )
-        return replace(seen, records=late, selfcheck=SelfCheck(send_lag_p99_ns=80 * _MS))
-
-
 @pytest.mark.parametrize(("times", "verdict"), [(2, ValidityVerdict.VALID), (3, ValidityVerdict.INVALID)])
 def test_a_level_that_this_machine_spoiled_is_measured_again(times: int, verdict: ValidityVerdict) -> None:
     usual = canned(turn_ttft_p95_ms={"2+": 25}, maximum=64)
-    server = Disturbed(spoiled={8: 1, 13: times})
-    result = canned(server, turn_ttft_p95_ms={"2+": 25}, maximum=64)
+    spoiled = server(Disturbed, spoiled={8: 1, 13: times})
+    result = canned(spoiled, turn_ttft_p95_ms={"2+": 25}, maximum=64)
     aside = set_aside(result.levels)
     assert validity(result.observations, Budget(), result.budgeted, aside).verdict is verdict
     assert len(result.void_loads) == len(aside) == 3
-    assert len({plan.seed for plan in server.plans}) == len(server.plans) == 8
-    assert [level.label for level in result.levels] == [plan.label for plan in server.plans]
+    assert len({plan.seed for plan in spoiled.plans}) == len(spoiled.plans) == 8
+    assert [level.label for level in result.levels] == [plan.label for plan in spoiled.plans]
     if verdict is ValidityVerdict.VALID:
         assert result.metrics == usual.metrics
         assert result.tables == usual.tables
@@ -170,38 +102,37 @@ def test_a_limit_on_another_turn_is_another_capacity() -> None:
 
 
 def test_a_level_has_so_many_sessions_per_slot_and_counts_while_every_slot_has_one() -> None:
-    server = SessionServer()
-    result = canned(server, turn_ttft_p95_ms={1: 25}, initial=4, maximum=4, sessions_per_slot=3)
+    result = canned(turn_ttft_p95_ms={1: 25}, initial=4, maximum=4, sessions_per_slot=3)
     (run,) = result.observations
     assert run.plan.load == SessionSlots(4)
     assert run.plan.requests == 4 * 3 * 3
     # Three sessions of 300 ms in each slot: no slot is empty until they all are.
-    assert level_window(run).end_ns == 900 * _MS
-    assert level_window(run).start_ns == 90 * _MS
+    assert level_window(run).end_ns == 900 * MS
+    assert level_window(run).start_ns == 90 * MS
     shorter = run.records.select(run.records.session != 11)
     # Without the twelfth one slot is empty from the end of its second session on.
-    assert level_window(replace(run, records=shorter)).end_ns == 600 * _MS
-    assert window_of(run).end_ns == 800 * _MS
+    assert level_window(replace(run, records=shorter)).end_ns == 600 * MS
+    assert window_of(run).end_ns == 800 * MS
 
 
 def test_the_drain_does_not_count() -> None:
     parameters = build(capacity.Parameters, {"workload": {"sessions": {**TALK["sessions"], "turns": (1, 9)}}})
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
     plan = capacity.TEST.plans(parameters, setting)[0]
-    seen = SessionServer()(plan)
+    seen = server()(plan)
     window = level_window(seen)
     begun = {number: seen.records.scheduled_ns[seen.records.session == number].min() for number in range(32)}
     ended = {number: seen.records.finished_ns[seen.records.session == number].max() for number in range(32)}
     full = [
         sum(begun[number] <= at < ended[number] for number in begun)
-        for at in range(0, window.end_ns, 100 * _MS)
+        for at in range(0, window.end_ns, 100 * MS)
     ]
     assert set(full) == {8}
     assert sum(begun[number] <= window.end_ns < ended[number] for number in begun) < 8
 
 
 def test_sessions_that_are_cut_off_fail_a_level_whatever_share_of_turns_that_is() -> None:
-    result = canned(SessionServer(fails_above=20), maximum=64, min_completion=0.9)
+    result = canned(server(fails_above=20), maximum=64, min_completion=0.9)
     # Of the turns sent one in ten fails or so, of the sessions one in four.
     assert result.metrics["max_sessions"].point == 20
     failed = [level.fail_reasons for level in result.levels if level.passed is False]

@@ -150,7 +150,12 @@ def test_tables_and_plot() -> None:
     assert by_class.rows[0][-3:] == ("3", "3", "3, indicative")
     assert indices.rows[1][:2] == ("Class-Level Fairness Index", "0.8")
     assert [row[0] for row in alone.rows] == ["Chat", "Agent"]
-    assert set(result.plots[0].series) == {"chat, mix", "chat, alone", "agent, mix", "agent, alone"}
+    assert {name: (x[0], x[-1]) for name, (x, _) in result.plots[0].series.items()} == {
+        "chat, mix": (30, 30), "chat, alone": (10, 10), "agent, mix": (20, 20), "agent, alone": (20, 20),
+    }  # fmt: skip
+    mixed = result.observations[-1].records
+    sessions = Counter(dict(zip(mixed.session.tolist(), mixed.class_label, strict=True)).values())
+    assert [row[1] for row in by_class.rows] == [str(sessions[name]) for name in ("chat", "agent")]
     assert any("significant unfairness" in note for note in map(str, result.notes))
     assert any("the workload has sessions: 4 at once" in note for note in map(str, result.notes))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from canned_levels import canned_setting
-from canned_sessions import MS, SessionServer
+from canned_sessions import Disturbed, SessionServer
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
@@ -61,12 +61,11 @@ def keeps(most: int, share: float = 0.0) -> Any:
     return change
 
 
-def canned(change: Any = None, **keywords: Any) -> TestResult:
+def canned(change: Any = None, server: Any = None, **keywords: Any) -> TestResult:
     parameters = build(Parameters, {"workload": TALK, "sessions": [8, 16, 32]} | keywords)
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    return drive(
-        memory_pressure.TEST.procedure(parameters, setting), SessionServer(waits_ms, change or keeps(16))
-    )
+    server = server or SessionServer(waits_ms, change or keeps(16))
+    return drive(memory_pressure.TEST.procedure(parameters, setting), server)
 
 
 def finding(result: TestResult) -> Finding:
@@ -87,7 +86,7 @@ def verdicts(result: TestResult) -> dict[str, GateVerdict]:
 
 
 def test_the_most_sessions_whose_turns_return_in_time() -> None:
-    result = canned(turn_ttft_p95_ms={"2+": 50}, min_turn_hit_rate={"2+": 0.9}, min_sessions=16)
+    result = canned(**WANTED)
     most = result.metrics["max_sessions"]
     assert (most.point, most.lower, most.upper) == (16.0, 16.0, 31.0)
     assert [level.passed for level in result.levels] == [True, True, False]
@@ -205,31 +204,12 @@ def test_failures_are_data_beyond_the_first_level() -> None:
     assert validity(result.observations, Budget(), result.budgeted).verdict is ValidityVerdict.VALID
 
 
-class Disturbed:
-    """A server of sessions beside which this machine spoils the first attempts of some levels."""
+WANTED = {"turn_ttft_p95_ms": {"2+": 50}, "min_turn_hit_rate": {"2+": 0.9}, "min_sessions": 16}
 
-    def __init__(self, spoiled: dict[int, int]) -> None:
-        """``spoiled``: how many attempts, by the sessions at once."""
-        self.server = SessionServer(waits_ms, keeps(16))
-        self.sent: list[LoadPlan] = []
-        self._spoiled = dict(spoiled)
 
-    def __call__(self, plan: LoadPlan) -> Observation:
-        self.sent.append(plan)
-        seen = self.server(plan)
-        if not plan.load.of_sessions or not self._spoiled.get(slots(plan)):
-            return seen
-        self._spoiled[slots(plan)] -= 1
-        late = replace(seen.records, dispatched_ns=seen.records.scheduled_ns + 80 * MS)
-        # What was found and how long it took is not to be seen in any figure.
-        late = replace(late, first_content_ns=late.first_content_ns + 700 * MS, cached_tokens=late.turn)
-        return replace(seen, records=late, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=80 * MS))
-
-    def result(self) -> TestResult:
-        wanted = {"sessions": [8, 16, 32], "turn_ttft_p95_ms": {"2+": 50}, "min_turn_hit_rate": {"2+": 0.9}}
-        parameters = build(Parameters, {"workload": TALK, "min_sessions": 16} | wanted)
-        setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-        return drive(memory_pressure.TEST.procedure(parameters, setting), self)
+def disturbed(spoiled: dict[int, int]) -> tuple[TestResult, Disturbed]:
+    server = Disturbed(waits_ms, keeps(16), spoiled=dict(spoiled))
+    return canned(server=server, **WANTED), server
 
 
 def figures(result: TestResult) -> tuple[Any, ...]:
@@ -244,8 +224,7 @@ def figures(result: TestResult) -> tuple[Any, ...]:
 def test_a_level_that_this_machine_spoiled_is_measured_again_with_other_sessions(
     which: dict[int, int],
 ) -> None:
-    calm, disturbed = Disturbed({}), Disturbed(which)
-    usual, result = calm.result(), disturbed.result()
+    (usual, calm), (result, server) = disturbed({}), disturbed(which)
     assert figures(result) == figures(usual)
     assert verdicts(result) == {"max_sessions": GateVerdict.PASS, "pressed_levels": GateVerdict.PASS}
     assert judged(result) is ValidityVerdict.VALID
@@ -256,25 +235,24 @@ def test_a_level_that_this_machine_spoiled_is_measured_again_with_other_sessions
             note.startswith(f"{at} sessions at once: attempt 1 was void") for note in map(str, result.notes)
         )
     # Each attempt has sessions of its own; the first has those that it always had.
-    seeds = [plan.seed for plan in disturbed.server.plans]
+    seeds = [plan.seed for plan in server.plans]
     assert len(set(seeds)) == len(seeds) == 3 + sum(which.values())
-    assert {plan.seed for plan in calm.server.plans} < set(seeds)
-    attempts = [plan.attempt for plan in disturbed.server.plans]
+    assert {plan.seed for plan in calm.plans} < set(seeds)
+    attempts = [plan.attempt for plan in server.plans]
     assert attempts == [n for at in (8, 16, 32) for n in range(1, which.get(at, 0) + 2)]
-    assert [level.label for level in result.levels] == [plan.label for plan in disturbed.server.plans]
+    assert [level.label for level in result.levels] == [plan.label for plan in server.plans]
 
 
 def test_a_further_attempt_begins_with_a_system_that_has_recovered() -> None:
-    disturbed = Disturbed({32: 1})
-    disturbed.result()
-    labels = [plan.label for plan in disturbed.sent if plan.phase is not Phase.WARMUP]
+    _, server = disturbed({32: 1})
+    labels = [plan.label for plan in server.sent if plan.phase is not Phase.WARMUP]
     levels = [place for place, label in enumerate(labels) if label.endswith("at once")]
     assert [labels[place] for place in levels][-2:] == ["32 sessions at once"] * 2
     assert all(labels[place - 1].startswith("recovery probe") for place in levels)
 
 
 def test_the_last_attempt_counts_and_voids_the_test() -> None:
-    result = Disturbed({16: 3}).result()
+    result, _ = disturbed({16: 3})
     assert len(result.void_loads) == 2
     assert judged(result) is ValidityVerdict.INVALID
 
