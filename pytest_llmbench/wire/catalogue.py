@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
     from pytest_llmbench.wire.dialect import Dialect
 
 _CLASSES: Final = {
-    "openai-chat": ("openai_chat", "OpenAIChat"),
-    "openai-completions": ("openai_chat", "OpenAICompletions"),
-    "openai-responses": ("apis.openai_responses", "OpenAIResponses"),
-    "anthropic-messages": ("apis.anthropic_messages", "AnthropicMessages"),
-    "ollama-chat": ("apis.engines", "OllamaChat"),
-    "ollama-generate": ("apis.engines", "OllamaGenerate"),
-    "sglang-generate": ("apis.engines", "SGLangGenerate"),
-    "tgi-generate": ("apis.engines", "TGIGenerate"),
-    "triton-generate": ("apis.engines", "TritonGenerate"),
+    "openai-chat": "openai_chat:OpenAIChat",
+    "openai-completions": "openai_chat:OpenAICompletions",
+    "openai-responses": "apis.openai_responses:OpenAIResponses",
+    "anthropic-messages": "apis.anthropic_messages:AnthropicMessages",
+    "ollama-chat": "apis.engines:OllamaChat",
+    "ollama-generate": "apis.engines:OllamaGenerate",
+    "sglang-generate": "apis.engines:SGLangGenerate",
+    "tgi-generate": "apis.engines:TGIGenerate",
+    "triton-generate": "apis.engines:TritonGenerate",
 }
 
 
@@ -33,7 +32,7 @@ class _Dialects(Mapping[str, "Dialect"]):
     """The dialects that generate, in the order in which ``auto`` tries them."""
 
     def __getitem__(self, name: str) -> Dialect:
-        made: Dialect = _instance(*_CLASSES[name])
+        made: Dialect = _loaded(f"pytest_llmbench.wire.{_CLASSES[name]}")
         return made
 
     def __contains__(self, name: object) -> bool:
@@ -44,11 +43,6 @@ class _Dialects(Mapping[str, "Dialect"]):
 
     def __len__(self) -> int:
         return len(_CLASSES)
-
-
-@cache
-def _instance(module: str, kind: str) -> Any:
-    return getattr(import_module(f"pytest_llmbench.wire.{module}"), kind)()
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = _Dialects()

@@ -49,26 +49,67 @@ class SSEEvent:
     """Why :attr:`data` is not what was sent; empty if it is."""
 
 
-class SSEDecoder:
-    """Decodes events. Feed it reads in order, then close it once. Made for replies that have been read
-    already.
+class CappedDecoder:
+    """What collects a line, or a document, from reads. One longer than ``max_line_bytes`` is cut there and
+    marks its event as undecodable, so that memory stays bounded against a server that never ends it."""
 
-    A line longer than ``max_line_bytes`` is cut there and marks its event as undecodable, so that memory
-    stays bounded against a server that never ends its line.
-    """
+    noun = "line"
+
+    def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
+        self.max_line_bytes = max_line_bytes
+        self._pieces: list[bytes] = []
+        """Those of the line that is not complete yet."""
+        self._length = 0
+        self._too_long = False
+        self._stamp_ns = 0
+        self._read_index = 0
+
+    def _take(self, piece: bytes) -> None:
+        """Add to the current line, up to the cap."""
+        room = self.max_line_bytes - self._length
+        if len(piece) > room:
+            self._too_long = True
+            piece = piece[:room]
+        if piece:
+            self._pieces.append(piece)
+            self._length += len(piece)
+
+    def _taken(self) -> tuple[bytes, str]:
+        """The line, with why it is not what was sent; empty if it is. The next one begins."""
+        line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        problem = f"a {self.noun} of more than {self.max_line_bytes} bytes" if self._too_long else ""
+        self._pieces, self._length, self._too_long = [], 0, False
+        return line, problem
+
+    def _whole(self, *, terminated: bool = True) -> list[SSEEvent]:
+        """The line as an event; none if it is blank."""
+        line, problem = self._taken()
+        if not line.strip():
+            return []
+        text, garbled = _decoded(line)
+        where = self._stamp_ns, self._read_index
+        return [SSEEvent(text.strip(), "message", *where, terminated, problem or garbled)]
+
+
+def _decoded(data: bytes) -> tuple[str, str]:
+    """The text of bytes, and why it is not what they are; empty if it is."""
+    try:
+        return data.decode(), ""
+    except UnicodeDecodeError as error:
+        return data.decode(errors="replace"), f"bytes that are not UTF-8 ({error.reason})"
+
+
+class SSEDecoder(CappedDecoder):
+    """Decodes events. Feed it reads in order, then close it once. Made for replies that have been read
+    already."""
 
     def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
         if max_line_bytes < _LEAST_CAP:
             raise ValueError(f"max_line_bytes must be at least {_LEAST_CAP}, not {max_line_bytes}")
-        self.max_line_bytes = max_line_bytes
+        super().__init__(max_line_bytes)
         self._head: bytes | None = b""  # what may still turn out to be a byte order mark; None: decided
-        self._line: list[bytes] = []  # pieces of the line that is not complete yet
-        self._line_bytes = 0
-        self._too_long = False
         self._after_cr = False  # a LF that comes next belongs to the line end already seen
         self._clean = True  # between two events, nothing pending
-        self._stamp_ns = 0
-        self._read_index = 0
         self._events: list[SSEEvent] = []
         self._reset_event()
 
@@ -100,7 +141,7 @@ class SSEDecoder:
         """The event that the end of the stream cut off, if any."""
         events: list[SSEEvent] = []
         self._events = events
-        if self._line:
+        if self._pieces:
             self._end_line()
         self._dispatch(terminated=False)
         return events
@@ -143,33 +184,19 @@ class SSEDecoder:
             self._take(line.rstrip(b"\r\n"))
             self._end_line()
         self._take(partial)
-        self._clean = not (self._line or self._data or self._event or self._after_cr)
-
-    def _take(self, piece: bytes) -> None:
-        """Add to the current line, up to the cap."""
-        room = self.max_line_bytes - self._line_bytes
-        if len(piece) > room:
-            self._too_long = True
-            piece = piece[:room]
-        if piece:
-            self._line.append(piece)
-            self._line_bytes += len(piece)
+        self._clean = not (self._pieces or self._data or self._event or self._after_cr)
 
     def _end_line(self) -> None:
-        line = self._line[0] if len(self._line) == 1 else b"".join(self._line)
-        too_long = self._too_long
-        self._line.clear()
-        self._line_bytes = 0
-        self._too_long = False
+        line, problem = self._taken()
         if not line:
             self._dispatch(terminated=True)
         elif line[0] != _COLON:
             name, _, value = line.partition(b":")
-            self._field(name, value.removeprefix(b" "), too_long)
+            self._field(name, value.removeprefix(b" "), problem)
 
-    def _field(self, name: bytes, value: bytes, too_long: bool) -> None:
-        if too_long and name in (b"data", b"event"):
-            self._problem = f"a line of more than {self.max_line_bytes} bytes"
+    def _field(self, name: bytes, value: bytes, problem: str) -> None:
+        if problem and name in (b"data", b"event"):
+            self._problem = problem
         if name == b"data":
             self._data.append(value)
             self._data_stamp_ns = self._stamp_ns
@@ -186,11 +213,9 @@ class SSEDecoder:
         self._reset_event()
 
     def _text(self, value: bytes) -> str:
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            self._problem = self._problem or f"bytes that are not UTF-8 ({error.reason})"
-            return value.decode(errors="replace")
+        text, garbled = _decoded(value)
+        self._problem = self._problem or garbled
+        return text
 
     def _reset_event(self) -> None:
         self._data: list[bytes] = []
@@ -200,28 +225,19 @@ class SSEDecoder:
         self._data_read_index = 0
 
 
-class NDJSONDecoder:
-    """Decodes lines of JSON. Feed it reads in order, then close it once. A line longer than
-    ``max_line_bytes`` is cut there and marks its event as undecodable."""
-
-    def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
-        self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes] = []
-        self._length = 0
-        self._too_long = False
-        self._stamp_ns = 0
-        self._read_index = 0
+class NDJSONDecoder(CappedDecoder):
+    """Decodes lines of JSON. Feed it reads in order, then close it once."""
 
     def feed(self, data: bytes, stamp_ns: int, read_index: int) -> list[SSEEvent]:
         """The events completed by this read. An event has the stamp of the read that ended its line."""
         *complete, rest = data.split(b"\n")
+        if complete or rest:
+            self._stamp_ns, self._read_index = stamp_ns, read_index
         events = []
         for line in complete:
             self._take(line)
-            events += self._event(stamp_ns, read_index)
+            events += self._whole()
         self._take(rest)
-        if rest:
-            self._stamp_ns, self._read_index = stamp_ns, read_index
         return events
 
     def close(self) -> list[SSEEvent]:
@@ -229,26 +245,4 @@ class NDJSONDecoder:
 
         A whole JSON object needs none: some servers leave the last line without it.
         """
-        return self._event(self._stamp_ns, self._read_index, terminated=False)
-
-    def _take(self, piece: bytes) -> None:
-        room = self.max_line_bytes - self._length
-        if len(piece) > room:
-            self._too_long = True
-            piece = piece[:room]
-        if piece:
-            self._pieces.append(piece)
-            self._length += len(piece)
-
-    def _event(self, stamp_ns: int, read_index: int, *, terminated: bool = True) -> list[SSEEvent]:
-        line = b"".join(self._pieces)
-        problem = f"a line of more than {self.max_line_bytes} bytes" if self._too_long else ""
-        self._pieces, self._length, self._too_long = [], 0, False
-        if not line.strip():
-            return []
-        try:
-            text = line.decode().strip()
-        except UnicodeDecodeError as error:
-            problem = problem or f"bytes that are not UTF-8 ({error.reason})"
-            text = line.decode(errors="replace")
-        return [SSEEvent(text, "message", stamp_ns, read_index, terminated, problem)]
+        return self._whole(terminated=False)

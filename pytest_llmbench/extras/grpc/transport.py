@@ -6,49 +6,36 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_llmbench.extras.grpc.messages import prefixed, status_of
-from pytest_llmbench.extras.http2.client import Stream, request_bytes
-from pytest_llmbench.extras.http2.transport import Http2Pool
+from pytest_llmbench.extras.http2.client import Stream
+from pytest_llmbench.extras.http2.transport import Http2Head, Http2Pool, Requests
 from pytest_llmbench.generator.http.pool import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Exchange
-from pytest_llmbench.http_client import GRPC_SCHEMES, call_headers
+from pytest_llmbench.http_client import call_headers
 from pytest_llmbench.timing import Clock
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
 from pytest_llmbench.wire.error_replies import is_stream
 
 
-class CallHead:
+class CallHead(Http2Head):
     """The part of a gRPC call that is the same for all calls to one method of a target; the counterpart of
     :class:`~pytest_llmbench.generator.http.request_head.RequestHead`.
 
     The id of a request is in its message, and the id of a session in its metadata.
     """
 
+    headers_of = staticmethod(call_headers)
+
     def __init__(self, target: Target, spoken: CallDialect, path: str, session_header: str = "") -> None:
         """``session_header``: the name of the header with the id of the session; empty: it is not sent."""
-        given = dict(target.headers)
-        headers = call_headers(given, headers_for(spoken, given))
-        fixed = {
-            ":method": "POST",
-            ":scheme": GRPC_SCHEMES[target.scheme],
-            ":path": path,
-            ":authority": target.authority,
-        }
+        super().__init__(target, path, headers_for(spoken, dict(target.headers)), session_header)
         self._spoken = spoken
-        self._fixed = list((fixed | headers).items())
-        self.session_header = session_header
 
     def wire(self, request_id: str, body: bytes, session_id: str | None = None) -> bytes:
-        """Headers and message, as the connection takes them.
-
-        ``session_id``: that of the session which the request is a turn of; None: it is of none.
-        """
-        named = session_id is not None and self.session_header
-        own = [(self.session_header.lower(), str(session_id))] if named else []
-        return request_bytes([*self._fixed, *own], prefixed(self._spoken.message(body, request_id)))
+        return self._written([], prefixed(self._spoken.message(body, request_id)), session_id)
 
 
-class Calls:
+class Calls(Requests):
     """Calls of gRPC, one at a time on each connection: side by side they would wait for the bytes of one
     another, and their stamps with them.
 

@@ -8,7 +8,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,7 +18,7 @@ from pytest_llmbench.generator.http.connection import Connection, RefusedError, 
 from pytest_llmbench.generator.http.pool import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
-from pytest_llmbench.http_client import REQUEST_ID, usual_headers
+from pytest_llmbench.http_client import GRPC_SCHEMES, REQUEST_ID, usual_headers
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import PlainSocket, proxy_to, tls_context, without_query
 from pytest_llmbench.timing import Clock
@@ -30,6 +29,10 @@ class Http2Head:
     """The part of an HTTP/2 request that is the same for all requests to one path of a target, with the
     headers of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`."""
 
+    headers_of: Callable[[Mapping[str, str], Mapping[str, str] | None], dict[str, str]] = staticmethod(
+        usual_headers
+    )
+
     def __init__(
         self,
         target: Target,
@@ -37,14 +40,15 @@ class Http2Head:
         further: Mapping[str, str] | None = None,
         session_header: str = "",
     ) -> None:
-        """The arguments are those of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`."""
+        """The arguments are those of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`, but
+        for the path, which is the whole of the request's."""
         fixed = {
             ":method": "POST",
-            ":scheme": target.scheme,
-            ":path": target.request_target(path),
+            ":scheme": GRPC_SCHEMES.get(target.scheme, target.scheme),
+            ":path": path,
             ":authority": target.authority,
         }
-        usual = usual_headers(dict(target.headers), further)
+        usual = self.headers_of(dict(target.headers), further)
         self._fixed = [*fixed.items(), *((name.lower(), value) for name, value in usual.items())]
         self.session_header = session_header
 
@@ -54,30 +58,24 @@ class Http2Head:
         ``session_id``: that of the session which the request is a turn of; None: it is of none.
         """
         own = [(REQUEST_ID, request_id), ("content-length", str(len(body)))]
+        return self._written(own, body, session_id)
+
+    def _written(self, own: list[tuple[str, str]], body: bytes, session_id: str | None) -> bytes:
         if session_id is not None and self.session_header:
             own.append((self.session_header.lower(), session_id))
         return request_bytes([*self._fixed, *own], body)
 
 
-class Manner(Protocol):
-    """How streams are used: by requests of HTTP, or by calls of gRPC."""
-
-    lone: bool
-    """Whether a connection carries one stream at a time, whatever the server allows."""
-    noun: str
-    """What a stream is called in errors."""
-
-    def error_in(self, exchange: Exchange, stream: Stream) -> str | None:
-        """The error in a stream that has come to its end; None for none."""
-
-
 class Requests:
-    """Requests of HTTP."""
+    """How streams are used: by requests of HTTP."""
 
     lone = False
+    """Whether a connection carries one stream at a time, whatever the server allows."""
     noun = "stream"
+    """What a stream is called in errors."""
 
     def error_in(self, exchange: Exchange, stream: Stream) -> str | None:  # noqa: ARG002 - for gRPC
+        """The error in a stream that has come to its end; None for none."""
         return None
 
 
@@ -112,7 +110,7 @@ class Http2:
     has bytes of several streams is a read of each of them, with the same stamp.
     """
 
-    def __init__(self, connection: Connection, keeper: Http2Pool, manner: Manner) -> None:
+    def __init__(self, connection: Connection, keeper: Http2Pool, manner: Requests) -> None:
         self.connection = connection
         self._keeper = keeper
         self._manner = manner
@@ -341,7 +339,7 @@ class Http2Pool:
     holds = False
     """Streams share a connection, and one of gRPC answers pings: what is held back would be in the way."""
 
-    def __init__(self, name: str, opener: Opener, manner: Manner) -> None:
+    def __init__(self, name: str, opener: Opener, manner: Requests) -> None:
         self.name = name
         self._opener = opener
         self._now = opener.clock.monotonic_ns
@@ -477,13 +475,6 @@ class _Opening:
     waiting: list[Exchange] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
-    def leave(self, exchange: Exchange) -> None:
-        """Remove an exchange that has given up. When none is left, the attempt is given up too."""
-        self.waiting.remove(exchange)
-        if not self.waiting and self.task is not None:
-            self.among.pop(self, None)
-            self.task.cancel()
-
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
@@ -496,14 +487,20 @@ class _Waiting:
         """Do nothing: nothing has arrived yet."""
 
     def abandon(self) -> None:
-        self.opening.leave(self.exchange)
+        """Wait no more. When no exchange is left, the attempt is given up too."""
+        opening = self.opening
+        opening.waiting.remove(self.exchange)
+        if not opening.waiting and opening.task is not None:
+            opening.among.pop(opening, None)
+            opening.task.cancel()
 
 
 def carry(
     target: Target, spoken: Dialect, path: str, session_header: str
 ) -> tuple[Http2Head, Callable[[Clock, bool], Http2Pool]]:
     """The form of requests over HTTP/2, and what makes the transport."""
-    head = Http2Head(target, path, headers_for(spoken, dict(target.headers)), session_header)
+    further = headers_for(spoken, dict(target.headers))
+    head = Http2Head(target, target.request_target(path), further, session_header)
 
     def made(clock: Clock, kernel_stamps: bool) -> Http2Pool:
         return Http2Pool("http/2", Opener(target, clock, kernel_stamps=kernel_stamps), Requests())

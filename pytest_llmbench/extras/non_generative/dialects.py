@@ -52,7 +52,7 @@ from pytest_llmbench.wire.dialect import EncodeOptions, JsonRequests, NonGenerat
 from pytest_llmbench.wire.error_replies import beginning, shorten
 from pytest_llmbench.wire.openai_chat import text_prompt, token_prompt
 from pytest_llmbench.wire.reply import StreamSummary, outcome_of_error
-from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
+from pytest_llmbench.wire.sse import CappedDecoder, SSEEvent
 
 ReadResult = Callable[[Mapping[str, Any]], str]
 """Checks one of the results; returns what is wrong with it, empty if nothing is."""
@@ -80,45 +80,22 @@ class DocumentDialect(JsonRequests, NonGenerativeDialect):
         return summary
 
 
-class DocumentDecoder:
+class DocumentDecoder(CappedDecoder):
     """Collects the body as one event, with the stamp of its last byte. Feed it reads in order, then close it
-    once.
+    once."""
 
-    A body longer than ``max_line_bytes`` is cut there and its event marked as undecodable.
-    """
-
-    def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
-        self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes] = []
-        self._length = 0
-        self._too_long = False
-        self._stamp_ns = 0
-        self._read_index = 0
+    noun = "document"
 
     def feed(self, data: bytes, stamp_ns: int, read_index: int) -> list[SSEEvent]:
         """No event: the document ends with the body."""
-        if not data:
-            return []
-        room = self.max_line_bytes - self._length
-        self._too_long |= len(data) > room
-        self._pieces.append(data[:room])
-        self._length += len(self._pieces[-1])
-        self._stamp_ns, self._read_index = stamp_ns, read_index
+        if data:
+            self._take(data)
+            self._stamp_ns, self._read_index = stamp_ns, read_index
         return []
 
     def close(self) -> list[SSEEvent]:
         """The document as an event; none if there is not a byte of it."""
-        whole = b"".join(self._pieces)
-        self._pieces = []
-        if not whole.strip():
-            return []
-        problem = f"a document of more than {self.max_line_bytes} bytes" if self._too_long else ""
-        try:
-            text = whole.decode()
-        except UnicodeDecodeError as error:
-            problem = problem or f"bytes that are not UTF-8 ({error.reason})"
-            text = whole.decode(errors="replace")
-        return [SSEEvent(text, "message", self._stamp_ns, self._read_index, True, problem)]
+        return self._whole()
 
 
 def read_results(
