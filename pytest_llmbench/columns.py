@@ -15,10 +15,10 @@ import mmap
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from io import FileIO
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,23 +43,21 @@ from pytest_llmbench.model.records import (
 Array = npt.NDArray[Any]
 
 IDS = "request_id"
+_ID_BYTES = "request_id_bytes"
 CODED = tuple(name for name in TEXTS if name != IDS)
-ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: ("request_id_bytes",)}
+ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: (_ID_BYTES,)}
 """Columns that hold entries, by the column that counts these (under the name of the offsets, or of the
 text)."""
-
-
-PER_REQUEST: Mapping[str, npt.DTypeLike] = {
+COUNTED_BY = {name: counts for counts, names in ENTRIES.items() for name in names}
+"""The reverse: columns with one number per entry. All others have one per request."""
+TYPES: Mapping[str, np.dtype[Any]] = {
     **dict.fromkeys((*NUMBERS, *ENTRIES), np.dtype(np.int64)),
     **dict.fromkeys(CODED, np.dtype(np.int32)),
     **dict.fromkeys(KINDS, np.dtype(np.int8)),
+    **dict.fromkeys(COUNTED_BY, np.dtype(np.int64)),
+    _ID_BYTES: np.dtype(np.uint8),
 }
-"""Columns with one number per request, and their types."""
-PER_ENTRY: Mapping[str, npt.DTypeLike] = {
-    name: np.dtype(np.uint8 if counts == IDS else np.int64)
-    for counts, names in ENTRIES.items()
-    for name in names
-}
+"""All columns, and their types."""
 
 
 @dataclass
@@ -93,65 +91,54 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of some requests, in order of submission."""
+    """Some requests."""
 
     columns: dict[str, Array]
-    """The columns of ``PER_REQUEST``."""
-    entries: dict[str, Array]
-    """The columns of ``PER_ENTRY``."""
+    """The columns of ``TYPES``."""
 
     def __len__(self) -> int:
         return len(self.columns["index"])
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for table in (self.columns, self.entries) for array in table.values())
+        return sum(array.nbytes for array in self.columns.values())
 
     def keys(self) -> IntColumn:
         return submission_keys(self.columns)
 
     def taken(self, order: IntColumn) -> Block:
         """The requests at these places, in this order."""
-        columns = {name: values[order] for name, values in self.columns.items()}
-        entries: dict[str, Array] = {}
-        for counts_name, names in ENTRIES.items():
-            places = _entry_places(self.columns[counts_name], order)
-            entries |= {name: _picked(self.entries[name], places) for name in names}
-        return Block(columns, entries)
-
-    def in_order(self) -> Block:
-        keys = self.keys()
-        index = self.columns["index"]
-        rising = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (index[1:] >= index[:-1]))
-        return self if bool(rising.all()) else self.taken(np.lexsort((index, keys)))
+        places = {name: _entry_places(self.columns[name], order) for name in ENTRIES}
+        return Block(
+            {
+                name: _picked(values, places[COUNTED_BY[name]] if name in COUNTED_BY else order)
+                for name, values in self.columns.items()
+            }
+        )
 
 
-def joined(blocks: Sequence[Block]) -> Block:
-    """Join blocks, one after another, into a single block."""
-    if len(blocks) == 1:
-        return blocks[0]
-    return Block(
-        {name: np.concatenate([block.columns[name] for block in blocks]) for name in PER_REQUEST},
-        {name: _concatenated([block.entries[name] for block in blocks]) for name in PER_ENTRY},
-    )
-
-
-def joined_in_order(blocks: Sequence[Block]) -> Block:
-    """Join blocks into a single one that is in order. The parts lose their columns on the way, one after the
-    other, so that little more memory is needed than theirs."""
+def in_order(blocks: Sequence[Block]) -> Block:
+    """Join blocks into a single one that is in order of submission. The parts lose their columns on the way,
+    one after the other, so that little more memory is needed than theirs; a single one that is in order
+    already is given back."""
     keys = np.concatenate([block.keys() for block in blocks])
-    order = np.lexsort((np.concatenate([block.columns["index"] for block in blocks]), keys))
+    index = np.concatenate([block.columns["index"] for block in blocks])
+    rising = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (index[1:] >= index[:-1]))
+    if len(blocks) == 1 and bool(rising.all()):
+        return blocks[0]
+    order = np.lexsort((index, keys))
     places = {
         name: _entry_places(np.concatenate([block.columns[name] for block in blocks]), order)
         for name in ENTRIES
     }
     return Block(
-        {name: np.concatenate([block.columns.pop(name) for block in blocks])[order] for name in PER_REQUEST},
         {
-            name: _picked(_concatenated([block.entries.pop(name) for block in blocks]), places[counts])
-            for counts, names in ENTRIES.items()
-            for name in names
-        },
+            name: _picked(
+                _concatenated([block.columns.pop(name) for block in blocks]),
+                places[COUNTED_BY[name]] if name in COUNTED_BY else order,
+            )
+            for name in TYPES
+        }
     )
 
 
@@ -161,7 +148,7 @@ def _concatenated(parts: Sequence[Array]) -> Array:
     some = [part for part in parts if len(part)]
     if some and all(_is_constant(part) and part[0] == some[0][0] for part in some):
         return np.broadcast_to(some[0][0], sum(map(len, some)))
-    return np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _picked(values: Array, places: IntColumn) -> Array:
@@ -188,48 +175,37 @@ def _entry_places(counts: Array, order: IntColumn) -> IntColumn:
 def block_of(records: Records, vocabulary: Vocabulary) -> Block:
     """The requests as arrays, in their order."""
     columns: dict[str, Array] = {}
-    for name in PER_REQUEST:
+    for name in TYPES:
         if name in CODED:
             columns[name] = vocabulary.codes(getattr(records, name))
         elif name in RAGGED:
             columns[name] = np.diff(getattr(records, name))
-        elif name != IDS:
+        elif name not in (IDS, _ID_BYTES):
             columns[name] = getattr(records, name)
     encoded = list(map(str.encode, records.request_id))
-    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    columns[IDS], ids = counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
-    entries = {name: getattr(records, name) for names in RAGGED.values() for name in names}
-    return Block(columns, entries | {ENTRIES[IDS][0]: ids})
+    columns[IDS] = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    columns[_ID_BYTES] = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return Block(columns)
 
 
 def records_of(block: Block, vocabulary: Vocabulary) -> Records:
     """The requests of a block as Records in memory, with texts as lists."""
-    columns: dict[str, Any] = {}
-    for name in PER_REQUEST:
-        values = block.columns[name]
-        if name in CODED:
-            columns[name] = list(CodedTexts(values, vocabulary.texts))
-        elif name in RAGGED:
-            columns[name] = offsets_of(values)
-        elif name == IDS:
-            columns[name] = list(PackedTexts(offsets_of(values), block.entries[ENTRIES[IDS][0]]))
-        else:
-            columns[name] = values
-    columns |= {name: block.entries[name] for names in RAGGED.values() for name in names}
+    columns: dict[str, Any] = dict(block.columns)
+    for name in CODED:
+        columns[name] = list(CodedTexts(columns[name], vocabulary.texts))
+    for name in ENTRIES:
+        columns[name] = offsets_of(columns[name])
+    columns[IDS] = list(PackedTexts(columns[IDS], columns.pop(_ID_BYTES)))
     return Records(**columns)
-
-
-_TYPES = {**PER_REQUEST, **PER_ENTRY}
 
 
 @dataclass(frozen=True)
 class Place:
     """The position of a block in the file, and what merging has to know before it reads the block."""
 
-    requests: int
     first_key: int
-    entries: Mapping[str, int]
-    """Lengths of the columns of ``PER_ENTRY``."""
+    lengths: Mapping[str, int]
+    """Lengths of all columns."""
     starts: Mapping[str, int]
     """Byte at which a column begins; constant columns are not stored."""
     constants: Mapping[str, int]
@@ -283,7 +259,7 @@ class BlockFile:
             return
         starts: dict[str, int] = {}
         constants: dict[str, int] = {}
-        for name, values in (*block.columns.items(), *block.entries.items()):
+        for name, values in block.columns.items():
             if len(values) and bool((values == values[0]).all()):
                 constants[name] = int(values[0])
             elif len(values):
@@ -291,22 +267,19 @@ class BlockFile:
                 self._file.seek(self._end)
                 write_all(self._file, values)
                 self._end += values.nbytes
-        entries = {name: len(block.entries[name]) for name in PER_ENTRY}
-        self.places.append(Place(len(block), int(block.keys()[0]), entries, starts, constants))
+        lengths = {name: len(values) for name, values in block.columns.items()}
+        self.places.append(Place(int(block.keys()[0]), lengths, starts, constants))
 
     def read(self, place: Place) -> Block:
-        known = place.constants
-
-        def column(name: str, length: int) -> Any:
-            if name in known or not length:
-                return np.broadcast_to(np.array(known.get(name, 0), dtype=_TYPES[name]), (length,))
-            self._file.seek(place.starts[name])
-            return np.frombuffer(self._read(length * np.dtype(_TYPES[name]).itemsize), dtype=_TYPES[name])
-
-        return Block(
-            {name: column(name, place.requests) for name in PER_REQUEST},
-            {name: column(name, place.entries[name]) for name in PER_ENTRY},
-        )
+        columns: dict[str, Array] = {}
+        for name, kind in TYPES.items():
+            length = place.lengths[name]
+            if name in place.starts:
+                self._file.seek(place.starts[name])
+                columns[name] = np.frombuffer(self._read(length * kind.itemsize), dtype=kind)
+            else:
+                columns[name] = _constant(place.constants.get(name, 0), kind, length)
+        return Block(columns)
 
     def close(self) -> None:
         self._file.close()
@@ -321,17 +294,13 @@ class BlockFile:
             rest = rest[count:]
         return data
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def _constant(value: int, kind: np.dtype[Any], length: int) -> Array:
+    """A column with the same number in every row, which takes no memory."""
+    return np.broadcast_to(np.array(value, dtype=kind), (length,))
 
 
 _ALIGNED = 4096
-_OFFSETS = np.dtype(np.int64)
 
 
 class StoredRecords(Records):
@@ -378,16 +347,13 @@ class StoredRecords(Records):
 
 def stored(blocks: Iterable[Records]) -> Records:
     """The requests of these blocks, one block after another, stored in a file of their own."""
-    with BlockFile() as file:
+    with closing(BlockFile()) as file:
         for block in blocks:
             file.append(block_of(block, file.vocabulary))
-        writer = StoredWriter(file.places)
-        try:
+        with closing(StoredWriter(file.places)) as writer:
             for place in file.places:
                 writer.append(file.read(place))
             return writer.records(file.vocabulary.texts)
-        finally:
-            writer.close()
 
 
 def _chosen(records: Records, mask: BoolColumn) -> Iterator[Records]:
@@ -403,70 +369,53 @@ class StoredWriter:
     def __init__(self, places: Sequence[Place]) -> None:
         """``places`` of all blocks that will be appended, in any order."""
         self._file = temporary_file()
-        self._requests = sum(place.requests for place in places)
-        self._entries = {name: sum(place.entries[name] for place in places) for name in PER_ENTRY}
+        self._lengths = {name: sum(place.lengths[name] for place in places) for name in TYPES}
         self._constants = _constants(places)
         self._starts: dict[str, int] = {}
         self._at: dict[str, int] = {}
         self._reached = dict.fromkeys(ENTRIES, 0)
         end = 0
-        for name, size in self._sizes().items():
-            self._starts[name] = self._at[name] = end
-            end += -(-size // _ALIGNED) * _ALIGNED
+        for name, length in self._lengths.items():
+            counts = name in ENTRIES
+            # Constant counts of nothing make constant offsets; other constant counts do not.
+            if not length or (name in self._constants and not (counts and self._constants[name])):
+                continue
+            self._starts[name] = end
+            # Offsets begin with 0, which the empty file has already.
+            self._at[name] = end + counts * TYPES[name].itemsize
+            end += -(-(length + counts) * TYPES[name].itemsize // _ALIGNED) * _ALIGNED
         self._file.truncate(max(end, _ALIGNED))
 
     def append(self, block: Block) -> None:
-        for name, values in (*block.columns.items(), *block.entries.items()):
+        for name, values in block.columns.items():
             if name in ENTRIES:
                 ends = np.cumsum(values) + self._reached[name]
                 if len(ends):
                     self._reached[name] = int(ends[-1])
                 values = ends
             if name in self._starts:
-                self._put(name, np.ascontiguousarray(values))
+                self._file.seek(self._at[name])
+                self._at[name] += values.nbytes
+                write_all(self._file, values)
 
     def records(self, texts: Sequence[str | None]) -> StoredRecords:
         """The stored records, once everything has been appended. ``texts``: those of the codes."""
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._file.close()
         columns: dict[str, Any] = {}
-        for name, kind in PER_REQUEST.items():
-            length = self._requests + (name in ENTRIES)
-            columns[name] = self._column(mapped, name, _OFFSETS if name in ENTRIES else kind, length)
-        for name, kind in PER_ENTRY.items():
-            columns[name] = self._column(mapped, name, kind, self._entries[name])
+        for name, kind in TYPES.items():
+            length = self._lengths[name] + (name in ENTRIES)
+            if name in self._starts:
+                columns[name] = np.frombuffer(mapped, dtype=kind, count=length, offset=self._starts[name])
+            else:
+                columns[name] = _constant(self._constants.get(name, 0), kind, length)
         for name in CODED:
             columns[name] = CodedTexts(columns[name], texts)
-        columns[IDS] = PackedTexts(columns[IDS], columns.pop(ENTRIES[IDS][0]))
+        columns[IDS] = PackedTexts(columns[IDS], columns.pop(_ID_BYTES))
         return StoredRecords.over(mapped, columns)
 
     def close(self) -> None:
         self._file.close()
-
-    def _column(self, mapped: mmap.mmap, name: str, kind: Any, length: int) -> Any:
-        if name in self._starts:
-            return np.frombuffer(mapped, dtype=kind, count=length, offset=self._starts[name])
-        return np.broadcast_to(np.array(self._constants.get(name, 0), dtype=kind), (length,))
-
-    def _sizes(self) -> dict[str, int]:
-        """Number of bytes of each column that has to be stored. Offsets begin with 0, which is there
-        already."""
-        lengths = dict.fromkeys(PER_REQUEST, self._requests) | dict(self._entries)
-        sizes: dict[str, int] = {}
-        for name, length in lengths.items():
-            counts = name in ENTRIES
-            # Constant counts of nothing make constant offsets; other constant counts do not.
-            if not length or (name in self._constants and not (counts and self._constants[name])):
-                continue
-            kind = _OFFSETS if counts else np.dtype({**PER_REQUEST, **PER_ENTRY}[name])
-            sizes[name] = (length + counts) * kind.itemsize
-        return sizes
-
-    def _put(self, name: str, values: Any) -> None:
-        # The first offset is the 0 of the empty file.
-        self._file.seek(self._at[name] + (_OFFSETS.itemsize if name in ENTRIES else 0))
-        self._at[name] += values.nbytes
-        write_all(self._file, values)
 
 
 def _constants(places: Sequence[Place]) -> Mapping[str, int]:
@@ -489,19 +438,16 @@ def merged(file: BlockFile) -> StoredRecords:
     their number.
     """
     places = sorted(file.places, key=lambda place: place.first_key)
-    writer = StoredWriter(places)
-    try:
+    with closing(StoredWriter(places)) as writer:
         waiting: Block | None = None
         for position, place in enumerate(places):
             block = file.read(place)
-            waiting = block if waiting is None else joined([waiting, block]).in_order()
+            waiting = block if waiting is None else in_order([waiting, block])
             if position + 1 < len(places):
                 waiting = _passed_on(waiting, places[position + 1].first_key, writer)
         if waiting is not None:
             writer.append(waiting)
         return writer.records(file.vocabulary.texts)
-    finally:
-        writer.close()
 
 
 def _passed_on(waiting: Block, next_key: int, writer: StoredWriter) -> Block | None:
@@ -547,7 +493,7 @@ class RecordLog:
         block = block_of(records, self._vocabulary)
         self._requests += len(block)
         if self._file is not None:
-            self._file.append(block.in_order())
+            self._file.append(in_order([block]))
             return
         self._blocks.append(block)
         self._held_bytes += block.nbytes
@@ -555,7 +501,7 @@ class RecordLog:
             self._file = BlockFile()
             self._file.vocabulary = self._vocabulary
             for held in self._blocks:
-                self._file.append(held.in_order())
+                self._file.append(in_order([held]))
             self._blocks.clear()
 
     def records(self) -> Records:
@@ -564,7 +510,7 @@ class RecordLog:
             return merged(self._file)
         if not self._blocks:
             return Records.from_rows(())
-        whole = self._blocks[0].in_order() if len(self._blocks) == 1 else joined_in_order(self._blocks)
+        whole = in_order(self._blocks)
         self._blocks = [whole]
         return records_of(whole, self._vocabulary)
 
@@ -581,11 +527,8 @@ def together(
     filled = [part for part in parts if len(part)]
     if len(filled) < 2:
         return filled[0] if filled else Records.from_rows(())
-    log = RecordLog(memory_bytes=memory_bytes)
-    try:
+    with closing(RecordLog(memory_bytes=memory_bytes)) as log:
         for part in filled:
             for block in part.blocks(block_rows):
                 log.extend(block)
         return log.records()
-    finally:
-        log.close()

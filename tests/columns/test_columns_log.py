@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from contextlib import closing
 from dataclasses import fields, replace
 from io import FileIO
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_streams_of_any_length(chunks: int) -> None:
 
 def test_an_empty_log() -> None:
     same(RecordLog().records(), Records.from_rows(()))
-    with BlockFile() as file:
+    with closing(BlockFile()) as file:
         assert len(merged(file)) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_a_column_comes_back_from_arrays_of_every_form(name: str, tmp_path: Path
     log = RecordLog()
     log.extend(Records.from_columns(columns))
     same(log.records(), records)
-    with BlockFile() as file:
+    with closing(BlockFile()) as file:
         block = block_of(records, file.vocabulary)
         file.append(block)
         same(records_of(file.read(file.places[0]), file.vocabulary), records)
