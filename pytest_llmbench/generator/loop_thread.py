@@ -1,13 +1,20 @@
-"""An event loop of our own in a thread of our own, and waiting for its work while signals are still heard."""
+"""What all load generators have in common: plans run one at a time, in a thread of our own, and waiting for
+them while signals are still heard."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 
 T = TypeVar("T")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -64,6 +71,57 @@ def result_of(future: Future[T]) -> T:
         while not wait([future], timeout=_TICK_S).done:
             pass
     return future.result()
+
+
+class PlanRunner(ABC):
+    """Runs one LoadPlan after another. Use as a context manager, or :meth:`close` it."""
+
+    _stop_reason: str | None = None
+    """Why the running plan is to end early; None while nobody has asked for that."""
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        """Send the plan's requests, wait for their ends, and say what came of them. ``on_record`` is called
+        once for each request.
+
+        Ctrl-C while load is running does not raise: the Observation holds what was measured until then and
+        says so in ``interrupted``. A second Ctrl-C raises. Raises :class:`SuiteError` for a plan that cannot
+        be run, :class:`GeneratorError` when the generator itself fails.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise GeneratorError(
+                "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
+            )
+        try:
+            self._stop_reason = None
+            if mistakes := plan.mistakes():
+                raise SuiteError.from_mistakes(mistakes, where=plan.label)
+            return self._run(plan, on_record)
+        finally:
+            self._busy.release()
+
+    @abstractmethod
+    def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back all that is held; a plan that is still running is stopped. Safe to call twice."""
+
+
+def broken_off(failure: BaseException) -> GeneratorError:
+    """The error for a measurement that an error of ours or of the caller's code ended."""
+    return GeneratorError(
+        f"the measurement was broken off: {type(failure).__name__}: {failure}",
+        remedy="requests measured until then have been handed on; the traceback shows the cause",
+    )
 
 
 @dataclass(frozen=True, slots=True)

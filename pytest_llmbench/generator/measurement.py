@@ -12,7 +12,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport
 from pytest_llmbench.generator.limits import LoadLimits, exhaustion_remedy
-from pytest_llmbench.generator.loop_thread import Progress
+from pytest_llmbench.generator.loop_thread import Progress, broken_off
 from pytest_llmbench.generator.loops import BehindScheduleError
 from pytest_llmbench.generator.records.spool import RowLog
 from pytest_llmbench.generator.reply_reader import DecodeQueue, Steps
@@ -140,10 +140,7 @@ class Measurement:
         if self._failure is not None:
             if isinstance(self._failure, GeneratorError | SuiteError):  # such as a request of the suite's
                 raise self._failure
-            raise GeneratorError(
-                f"the measurement was broken off: {type(self._failure).__name__}: {self._failure}",
-                remedy="requests measured until then have been handed on; the traceback shows the cause",
-            ) from self._failure
+            raise broken_off(self._failure) from self._failure
         self._tell(self.ended_ns)
 
     def stop(self, reason: str) -> None:

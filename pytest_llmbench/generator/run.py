@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pytest_llmbench.arrivals import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -28,7 +26,14 @@ from pytest_llmbench.generator.limits import (
     peak_connections,
     refuse_too_much,
 )
-from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, Progress, fastest_loop, result_of
+from pytest_llmbench.generator.loop_thread import (
+    LoopFactory,
+    LoopThread,
+    PlanRunner,
+    Progress,
+    fastest_loop,
+    result_of,
+)
 from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
 from pytest_llmbench.generator.measurement import Gate, Hold, LoadLoop, Measurement
 from pytest_llmbench.generator.prepared import Prepare, PreparedJobs, PreparedRequest, kept_prompt
@@ -73,7 +78,7 @@ _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
 
 
-class LoadGenerator:
+class LoadGenerator(PlanRunner):
     """Runs one LoadPlan after another against one target, on kept-alive connections.
 
     It has an event loop and a thread of its own, so :meth:`run` may be called from plain functions and from
@@ -83,7 +88,8 @@ class LoadGenerator:
     False where the ``on_record`` of :meth:`run` keeps the records, and the Observation is to have none. A
     ``target`` of WebSockets or gRPC wants a dialect with a form for it; any other raises SuiteError.
     ``transport``: what carries requests in place of HTTP, in the loop of ``thread``, which is closed with the
-    generator. Use as a context manager, or :meth:`close` it.
+    generator. The ``on_record`` of :meth:`run` is called in the thread of the loop as soon as a request has
+    been decoded: keep it quick.
 
     A worker's share is read from its file as it is sent. Any other plan is drawn whole before it starts, some
     KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
@@ -117,6 +123,7 @@ class LoadGenerator:
         thread: LoopThread | None = None,
         limits: LoadLimits | None = None,
     ) -> None:
+        super().__init__()
         self._model = model
         self._prompt_form, self._extra_body = prompt_form, dict(extra_body or {})
         self._clock = MonotonicClock() if clock is None else clock
@@ -129,40 +136,8 @@ class LoadGenerator:
         self._dialect, self._head, transport_of = _way_to(target, dialect, model, session_header)
         self._transport = transport or transport_of(self._clock, kernel_stamps)
         self._thread = thread
-        self._busy = threading.Lock()
         self._measurement: Measurement | None = None
         self._done: Future[Measurement] | None = None
-        self._stop_reason: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        """Send the plan's requests, wait for their ends, and say what came of them.
-
-        ``on_record`` is called in the thread of the loop, once for each request as soon as it has been
-        decoded: keep it quick.
-
-        Ctrl-C while load is running does not raise: the Observation holds what was measured until then and
-        says so in ``interrupted``. A second Ctrl-C raises. Raises :class:`SuiteError` for a plan that cannot
-        be run, :class:`GeneratorError` when the generator itself fails.
-        """
-        if not self._busy.acquire(blocking=False):
-            raise GeneratorError(
-                "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
-            )
-        try:
-            self._stop_reason, self._measurement = None, None
-            self._asks_form = self._has_roles = False
-            self._answers = None
-            return self._run(plan, on_record)
-        finally:
-            self._busy.release()
 
     def stop(self, reason: str) -> None:
         """End the running plan early, from any thread: nothing more is sent, what is in flight is cancelled,
@@ -188,10 +163,10 @@ class LoadGenerator:
     # One plan.
 
     def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
-        if mistakes := plan.mistakes():
-            raise SuiteError.from_mistakes(mistakes, where=plan.label)
+        self._measurement = self._answers = None
+        self._asks_form = self._has_roles = False
         planned, count = self._planned(plan)
-        of_sessions, self._answers = plan.load.of_sessions, None
+        of_sessions = plan.load.of_sessions
         supply = PreparedJobs(sessions_of(planned) if of_sessions else planned, self._preparer(plan))
         if supply.live:
             self._answers = LiveAnswers()

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -36,6 +34,7 @@ from pytest_llmbench.extras.ray.cluster import (
 from pytest_llmbench.generator.workers.coordinator import WorkerPool
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.placement import RaySpec
+from pytest_llmbench.generator.workers.pool import ChildProcess
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
 from pytest_llmbench.model.facts import ClockFact, Facts, Origin
 from pytest_llmbench.model.numbers import trimmed
@@ -52,40 +51,21 @@ _ENLIST_S = 120.0
 """The bridge has limits of its own, and tells more."""
 _CLOCKS_S = 10.0
 _END_S = 15.0
-_LOG_BYTES = 4_096
-_LOG_LINES = 5
 _NOT_FOR_RAY = frozenset({"PYTHONWARNINGS", "PYTHONDEVMODE"})
 """Ray's own warnings are not the suite's errors."""
 
 
-class BridgeProcess:
-    """The process that is Ray's driver, and our end of the line to it."""
+class BridgeProcess(ChildProcess):
+    """The process that is Ray's driver. A cluster that it starts does not outlive it."""
 
     def __init__(self, directory: Path) -> None:
         """Start the process. Raises GeneratorError where it cannot be started."""
-        self._log = directory / "bridge.log"
-        ours, theirs = socket.socketpair()
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_RAY}
         try:
-            # A session of its own: Ctrl-C does not reach Ray, nor a cluster that the bridge starts.
-            with self._log.open("wb") as log, theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", f"{__package__}.bridge", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env={name: value for name, value in os.environ.items() if name not in _NOT_FOR_RAY},
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+            super().__init__(f"{__package__}.bridge", directory / "bridge.log", environment)
         except OSError as error:
-            ours.close()
             raise GeneratorError(f"cannot start the bridge into Ray: {error}", where=WHERE) from error
-        self.line = Line(Connection(ours.detach()))
         self._asking = threading.Lock()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None and not self.line.connection.closed
 
     def ask(self, message: object, limit_s: float, *ends: socket.socket) -> object:
         """The answer; ``None`` when there is none in time. Raises what it refuses, and when it is gone.
@@ -113,27 +93,12 @@ class BridgeProcess:
             status = "none: it goes on running"
         return f"is out of reach: the bridge to Ray ended with exit code {status}{self.last_lines()}"
 
-    def last_lines(self) -> str:
-        try:
-            text = self._log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace")
-        except OSError:
-            return ""
-        last = [line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:]
-        return "; it printed last: " + " | ".join(last) if last else ""
-
     def close(self) -> None:
         """Let it leave the cluster, or end its own."""
         self.line.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_END_S)
         self.kill()
-
-    def kill(self) -> None:
-        """Kill the process at once. A cluster that it started does not outlive it."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.line.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,9 +296,8 @@ class RayLoadGenerator(DistributedLoadGenerator):
         return self._ray_pool
 
     def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
-        if not plan.mistakes():
-            self._pool = self._pool or self._new_pool()
-            self.workers = self._ray_pool.workers
+        self._pool = self._pool or self._new_pool()
+        self.workers = self._ray_pool.workers
         seen = super()._run(plan, on_record)
         clocks = self._ray_pool.clocks()
         if clocks is None:

@@ -15,13 +15,12 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import chain, islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_llmbench.columns import together
-from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import (
     Limits,
     give_back_unused_memory,
@@ -29,7 +28,7 @@ from pytest_llmbench.generator.limits import (
     peak_connections,
     refuse_too_much,
 )
-from pytest_llmbench.generator.loop_thread import Progress, result_of
+from pytest_llmbench.generator.loop_thread import PlanRunner, Progress, broken_off, result_of
 from pytest_llmbench.generator.selfcheck import of_records
 from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience, WorkerPool
 from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
@@ -60,13 +59,15 @@ and to stop it."""
 _GIVE_UP_S = 3.0
 
 
-class DistributedLoadGenerator:
+class DistributedLoadGenerator(PlanRunner):
     """Runs one LoadPlan after another in ``workers`` processes, each with its own loop and connections.
 
     Stands in for :class:`~pytest_llmbench.generator.run.LoadGenerator`. The processes start with the first
     plan, or are taken over from who has started them before, and are kept. ``on_progress`` is called in a
     thread of this process. A worker that dies voids the run: ``Observation.interrupted`` says which, how it
     ended and what it printed last; what it had written down and what the others measured is in the records.
+    The ``on_record`` of :meth:`run` is called in a thread of this process about half a second after a request
+    has ended, so a killed run keeps all but its last second.
 
     Requests are drawn before the load and handed to the workers while they are drawn, so that no process
     holds them all; after the first megabyte in a thread of its own, which Ctrl-C and :meth:`stop` end.
@@ -82,7 +83,6 @@ class DistributedLoadGenerator:
     decoded_ns: int | None = None
     """The instant by which all records of the last plan had been made."""
     _coordinator: Coordinator | None = None
-    _stop_reason: str | None = None
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class DistributedLoadGenerator:
         host: Limits | None = None,
         patience: WorkerPatience | None = None,
     ) -> None:
+        super().__init__()
         if workers < 1:
             raise SuiteError(f"{workers} workers", remedy="give at least 1")
         address.target()  # what is wrong with it is said here, not in a worker
@@ -125,34 +126,6 @@ class DistributedLoadGenerator:
         self.workers, self._cpus, self._on_progress = workers, tuple(cpus), on_progress
         self._host, self._patience = host, patience or WorkerPatience()
         self._pool: WorkerPool | None = None
-        self._busy = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        """Send the plan's requests, wait for their ends, and say what came of them.
-
-        As ``LoadGenerator.run``: Ctrl-C while load is running does not raise, a second one does.
-        ``on_record`` is called in a thread of this process about half a second after a request has ended, so
-        a killed run keeps all but its last second.
-        """
-        if not self._busy.acquire(blocking=False):
-            raise GeneratorError(
-                "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
-            )
-        try:
-            self._stop_reason, self._coordinator = None, None
-            return self._run(plan, on_record)
-        finally:
-            self._coordinator = None
-            give_back_unused_memory()
-            self._busy.release()
 
     def take_over(self, pool: LocalCrew) -> None:
         """Let workers that are coming up already send the plans."""
@@ -187,8 +160,13 @@ class DistributedLoadGenerator:
                 self._busy.release()
 
     def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
-        if found := plan.mistakes():
-            raise SuiteError.from_mistakes(found, where=plan.label)
+        try:
+            return self._conducted(plan, on_record)
+        finally:
+            self._coordinator = None
+            give_back_unused_memory()
+
+    def _conducted(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         if plan.looks is not None and active_workers(plan, self.workers) > 1:
             raise SuiteError(
                 f"a load that ends when its limits are decided needs one process, not {self.workers}",
@@ -220,10 +198,7 @@ class DistributedLoadGenerator:
         ends = [part.done.decoded_ns for part in coordinator.parts if part.done is not None]
         self.decoded_ns = max((end for end in ends if end is not None), default=None)
         if (failure := coordinator.failure) is not None:
-            raise GeneratorError(
-                f"the measurement was broken off: {type(failure).__name__}: {failure}",
-                remedy="requests measured until then have been handed on; the traceback shows the cause",
-            ) from failure
+            raise broken_off(failure) from failure
         if coordinator.mistake is not None:
             raise coordinator.mistake
         return merged_observation(plan, coordinator, taken_at)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -34,17 +34,57 @@ _TRACING = frozenset(
 _TRACING_PREFIXES = ("COV_CORE_", "COVERAGE_PROCESS_")
 
 
-@dataclass(frozen=True, eq=False)
-class WorkerProcess:
-    """One worker process, and our end of the line to it."""
+class ChildProcess:
+    """A process of ours, ``python -m MODULE DESCRIPTOR``, and our end of the line to it."""
 
-    setup: Setup
-    process: subprocess.Popen[bytes]
-    line: Line
+    def __init__(self, module: str, log: Path, environment: Mapping[str, str]) -> None:
+        """``log``: the file for what it prints. Raises OSError where it cannot be started."""
+        self._log = log
+        ours, theirs = socket.socketpair()
+        try:
+            # A session of its own: Ctrl-C reaches us alone, who bring what it does to its end.
+            with log.open("wb") as file, theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        self.line = Line(Connection(ours.detach()))
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None and not self.line.connection.closed
+
+    def last_lines(self) -> str:
+        """The last lines that it printed, to be put behind how it ended; empty if there are none."""
+        lines: list[str] = []
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - _LOG_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        last = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        return "; it printed last: " + " | ".join(last) if last else ""
+
+    def kill(self) -> None:
+        """Kill the process at once, together with anything it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.line.close()
+
+
+class WorkerProcess(ChildProcess):
+    """One worker process on this machine."""
+
+    def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
+        super().__init__(f"{__package__}.process", setup.log, environment)
+        self.setup = setup
 
     def ending(self) -> str:
         """How it ended, in words, with the last lines it printed. To be asked once the line is dead."""
@@ -56,23 +96,11 @@ class WorkerProcess:
         if status < 0:
             known = {each.value: each.name for each in signal.Signals}
             how = f"was killed by {known.get(-status, f'signal {-status}')}"
-        lines: list[str] = []
-        with suppress(OSError), self.setup.log.open("rb") as file:
-            file.seek(max(0, self.setup.log.stat().st_size - _LOG_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        last = [line for line in lines if line.strip()][-_LOG_LINES:]
-        return how + ("; it printed last: " + " | ".join(last) if last else "")
+        return how + self.last_lines()
 
     def kill_unresponsive(self) -> None:
         """Kill a worker that does not answer. Its line dies of that."""
         self.process.kill()
-
-    def kill(self) -> None:
-        """Kill the worker at once, together with anything it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.line.close()
 
 
 class WorkerPool:
@@ -121,10 +149,9 @@ class WorkerPool:
         """Give all workers another generator; none may be at work."""
         self._setup = replace(setup, directory=self._setup.directory)
         for number, member in self._members.items():
-            again = replace(self._setup, number=number, cpu=member.setup.cpu)
-            self._members[number] = replace(member, setup=again)
+            member.setup = replace(self._setup, number=number, cpu=member.setup.cpu)
             if number not in self._strangers:
-                member.line.send(again)
+                member.line.send(member.setup)
 
     def kill(self) -> None:
         """End all of them at once; the next plan starts new ones."""
@@ -159,27 +186,14 @@ class WorkerPool:
             for name, value in os.environ.items()
             if name not in _TRACING and not name.startswith(_TRACING_PREFIXES)
         }
-        ours, theirs = socket.socketpair()
         try:
-            # A session of its own: Ctrl-C reaches the coordinator alone, which brings the load to its end.
-            with setup.log.open("wb") as log, theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", f"{__package__}.process", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+            return WorkerProcess(setup, environment)
         except OSError as error:
-            ours.close()
             raise GeneratorError(
                 f"cannot start a worker process: {error}",
                 where=f"worker {number + 1}",
                 remedy="lower --llm-workers, or raise the limits of processes and open files",
             ) from error
-        return WorkerProcess(setup, process, Line(Connection(ours.detach())))
 
     def _greet(self, member: WorkerProcess, deadline_s: float) -> None:
         where = f"worker {member.setup.number + 1}"
