@@ -313,7 +313,7 @@ class BenchSession:
             certificate, _ = find_for(opened.base_url, self.settings)
             found += beyond(result.observations, certificate, self.settings.workers)
         found += () if definition.name in SENDS_AGAIN else again
-        return replace(result, notes=(*opened.notes, *result.notes), findings=tuple(found))
+        return replace(result, notes=(*opened.opened.notes, *result.notes), findings=tuple(found))
 
     def reaudit(self) -> list[dict[str, Any]]:
         """The results of this process whose compliance other results have changed since, each with its new

@@ -95,7 +95,7 @@ def setting_on(
         settings,
         warmup=warmup,
         facts=opened.facts | frozen | selftest | named,
-        ignore_eos=opened.ignore_eos,
+        ignore_eos=opened.access.asking.ignore_eos,
         variants=opened.variants,
     )
     asked = setting.workload

@@ -32,7 +32,7 @@ BASE_MODEL = "base-model"
 """What ``--llm-baseline-endpoint`` calls the same requests to the same system without the adapters."""
 AUTO, BY_SEED = "auto", "seed"
 """What ``--llm-prompts`` says beside a name."""
-_PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
+_PROMPTS = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 FAILED = "failed"
 """What ``--llm-profile`` says beside the id of a test."""
 CAPS = tuple(each.name for each in fields(Budgets))
@@ -86,7 +86,7 @@ class Settings(BaseModel):
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     place: str = ""
     """Names of the place, with commas between, by which markers choose their numbers."""
-    prompts: str = AUTO
+    prompts: str = Field(default=AUTO, pattern=_PROMPTS)
     """The name of the requests: ``auto``, ``seed``, or the user's own (:func:`prompts_of`)."""
     new_prompts: str = Field(default="", exclude=True)
     """Their name in this session, where ``auto`` gives a server new ones; empty: those of the seed."""
@@ -274,13 +274,6 @@ class Settings(BaseModel):
             raise ValueError("give a time above 0")
         return given
 
-    @field_validator("prompts")
-    @classmethod
-    def _prompts_have_a_name(cls, given: str) -> str:
-        if not _PROMPTS.fullmatch(given):
-            raise ValueError("use at most 64 letters, digits, dots, dashes and underscores")
-        return given
-
     @model_validator(mode="after")
     def _secrets_of_urls_stay_here(self) -> Self:
         elsewhere = (given.partition(":")[2] for given in (self.storage, self.send or ""))
@@ -379,6 +372,7 @@ _WANTED = {
     "greater_than_equal": "give {ge} or more",
     "less_than_equal": "give {le} or less",
     "literal_error": "give {expected}",
+    "string_pattern_mismatch": "use at most 64 letters, digits, dots, dashes and underscores",
 }
 """What an option needs, by pydantic's type of the mistake."""
 

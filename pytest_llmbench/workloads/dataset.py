@@ -170,7 +170,7 @@ def texts_digest(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> dict[str, Any]:
+def observed_lengths(tokens: Sequence[int]) -> dict[str, Any]:
     """The lengths found in a data set as section 4.3.1 requires: a histogram of the data set."""
     p50, p95, p99 = (float(value) for value in np.percentile(tokens, (50, 95, 99)))
     params = {
@@ -183,7 +183,7 @@ def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> d
         "p95": p95,
         "p99": p99,
     }
-    return {"type": "empirical", "params": params, "unit": "tokens", "tokenizer": tokenizer}
+    return {"type": "empirical", "params": params, "unit": "tokens", "tokenizer": "cl100k_base"}
 
 
 def _row(prompt: Prompt) -> str:
@@ -246,9 +246,6 @@ class Conversation:
 
     human: str
     assistant: str
-    human_tokens: int | None = None
-    """Length in tokens of cl100k_base, as is the next field; None: it is counted."""
-    assistant_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,14 +333,12 @@ def _carried_tokens(conversation: Conversation) -> int:
 
 @lru_cache(maxsize=_COUNTED)
 def _human_tokens(conversation: Conversation) -> int:
-    known = conversation.human_tokens
-    return reference_tokenizer().count(conversation.human) if known is None else known
+    return reference_tokenizer().count(conversation.human)
 
 
 @lru_cache(maxsize=_COUNTED)
 def _answer_tokens(conversation: Conversation) -> int:
-    known = conversation.assistant_tokens
-    return max(1, reference_tokenizer().count(conversation.assistant) if known is None else known)
+    return max(1, reference_tokenizer().count(conversation.assistant))
 
 
 @lru_cache(maxsize=4)
@@ -370,8 +365,6 @@ class CodeFunction:
 
     prompt: str
     language: str = "Python"
-    tokens: int | None = None
-    """Length in tokens of cl100k_base; None: it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,9 +417,7 @@ class CodeCompletionWorkload(StreamedWorkload):
             yield PlannedRequest(
                 index=index,
                 max_tokens=OUTPUT.draw(generator),
-                input_tokens=_function_tokens(function)
-                if rank is None
-                else reference_tokenizer().count(text),
+                input_tokens=reference_tokenizer().count(text),
                 text=text,
                 prefix_id=rank,
                 shared_prefix_tokens=0 if rank is None else lengths[rank],
@@ -452,8 +443,8 @@ class CodeCompletionWorkload(StreamedWorkload):
         )
 
 
-def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...]:
-    """Repository contexts for data that has none: the texts concatenated, in ``count`` pieces.
+def contexts_from(texts: Sequence[str]) -> tuple[str, ...]:
+    """Repository contexts for data that has none: the texts concatenated, in as many pieces as are needed.
 
     Each piece ends with the text that brings it to the longest context length. Raises SuiteError when the
     texts are not enough.
@@ -469,10 +460,10 @@ def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...
         if tokens >= needed and counter(_JOINT.join(piece)) >= needed:
             pieces.append(_JOINT.join(piece))
             piece, tokens = [], 0
-        if len(pieces) == count:
+        if len(pieces) == CONTEXTS:
             return tuple(pieces)
     raise SuiteError(
-        f"the texts make {len(pieces)} repository contexts of {needed} tokens: {count} are needed",
+        f"the texts make {len(pieces)} repository contexts of {needed} tokens: {CONTEXTS} are needed",
         where="workload 'code-completion'",
         remedy="give more functions, or texts of repositories as contexts",
     )
@@ -511,10 +502,6 @@ def _stack_mistakes(workload: CodeCompletionWorkload) -> list[str]:
     return found
 
 
-def _function_tokens(function: CodeFunction) -> int:
-    return reference_tokenizer().count(function.prompt) if function.tokens is None else function.tokens
-
-
 @lru_cache(maxsize=4)
 def _input_length(workload: CodeCompletionWorkload) -> dict[str, Any]:
-    return observed_lengths([_function_tokens(function) for function in workload.functions])
+    return observed_lengths([reference_tokenizer().count(each.prompt) for each in workload.functions])

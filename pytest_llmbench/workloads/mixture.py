@@ -61,7 +61,8 @@ class _OfParts(StreamedWorkload):
     @property
     def shares(self) -> tuple[float, ...]:
         """Expected share of each part in the requests, or in the sessions."""
-        return _shares(self.parts)
+        total = math.fsum(part.weight for part in self.parts)
+        return tuple(part.weight / total for part in self.parts)
 
     @property
     def sources(self) -> Sequence[Workload]:
@@ -77,11 +78,28 @@ class _OfParts(StreamedWorkload):
 
     def _picks(self, seed: int) -> Iterator[int]:
         """The index of the part that each request or session is from, without end."""
-        return cycle(range(len(self.parts))) if self.in_turn else _picks(self.parts, BulkRandom(seed))
+        if self.in_turn:
+            yield from cycle(range(len(self.parts)))
+        generator, cumulated = BulkRandom(seed), list(accumulate(self.shares))
+        while True:
+            point = generator.random()
+            yield next((k for k, end in enumerate(cumulated) if point < end), len(cumulated) - 1)
 
-    @property
-    def _pick(self) -> str:
-        return "part in turn" if self.in_turn else "part by one random()"
+    def _labelled(self, request: PlannedRequest, index: int, picked: int) -> PlannedRequest:
+        prefix, part = request.prefix_id, self.parts[picked]
+        return replace(
+            request,
+            index=index,
+            class_label=part.name,
+            model=request.model if part.model is None else part.model or None,
+            # The prefixes of two parts are different ones, whatever numbers the parts gave them.
+            prefix_id=None if prefix is None else prefix * len(self.parts) + picked,
+        )
+
+    def specification(self) -> Mapping[str, Any]:
+        first = "part in turn" if self.in_turn else "part by one random()"
+        order = [first, f"next {self.unit} of that part, from a seed of its own"]
+        return _specification(self.parts, self.shares, order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +133,7 @@ class Mixture(_OfParts):
             request = next(streams[picked], None)
             if request is None:
                 return
-            yield _labelled(request, index, self.parts, picked)
-
-    def specification(self) -> Mapping[str, Any]:
-        order = [self._pick, "next request of that part, from a seed of its own"]
-        return _specification(self.parts, order)
+            yield self._labelled(request, index, picked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,43 +193,18 @@ class SessionMix(_OfParts):
             for request in (first, *islice(streams[picked], first.turn.turns - 1)):
                 assert request.turn is not None
                 turn = replace(request.turn, session=number)
-                yield replace(_labelled(request, index, self.parts, picked), turn=turn)
+                yield replace(self._labelled(request, index, picked), turn=turn)
                 index += 1
 
     def specification(self) -> Mapping[str, Any]:
-        order = [self._pick, "next session of that part, from a seed of its own"]
-        stated = _specification(self.parts, order)
+        stated = _OfParts.specification(self)
         sessions = {"parts": [each.get("sessions", {}) for each in stated["parts"]]}
-        return stated | {"sessions": sessions, **stated_answers(self.answers)}
+        return {**stated, "sessions": sessions, **stated_answers(self.answers)}
 
 
-def _shares(parts: tuple[Part, ...]) -> tuple[float, ...]:
-    total = math.fsum(part.weight for part in parts)
-    return tuple(part.weight / total for part in parts)
-
-
-def _picks(parts: tuple[Part, ...], generator: BulkRandom) -> Iterator[int]:
-    """The index of the part that each request or session is from, without end."""
-    cumulated = list(accumulate(_shares(parts)))
-    while True:
-        point = generator.random()
-        yield next((k for k, end in enumerate(cumulated) if point < end), len(cumulated) - 1)
-
-
-def _labelled(request: PlannedRequest, index: int, parts: tuple[Part, ...], picked: int) -> PlannedRequest:
-    prefix, model = request.prefix_id, parts[picked].model
-    return replace(
-        request,
-        index=index,
-        class_label=parts[picked].name,
-        model=request.model if model is None else model or None,
-        # The prefixes of two parts are different ones, whatever numbers the parts gave them.
-        prefix_id=None if prefix is None else prefix * len(parts) + picked,
-    )
-
-
-def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, Any]:
-    shares = _shares(all_parts)
+def _specification(
+    all_parts: tuple[Part, ...], shares: tuple[float, ...], order: list[str]
+) -> dict[str, Any]:
     parts = [(p, s, p.workload.specification()) for p, s in zip(all_parts, shares, strict=True)]
     stated = [specification for _, _, specification in parts]
     controls = {each["output_length"]["control"] for each in stated}

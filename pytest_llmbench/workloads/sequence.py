@@ -441,10 +441,10 @@ def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | No
     return reference_tokenizer(tokenizer).decode(request.token_ids)
 
 
-def texts_of(requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base") -> list[str | None]:
+def texts_of(requests: Sequence[PlannedRequest]) -> list[str | None]:
     """:func:`text_of` of each, in half of the time where there are many."""
     known = [each for each in map(_undecoded, requests) if each is not None]
-    decoded = iter(reference_tokenizer(tokenizer).decode_each(known) if known else ())
+    decoded = iter(reference_tokenizer().decode_each(known) if known else ())
     return [text_of(each) if _undecoded(each) is None else next(decoded) for each in requests]
 
 

@@ -77,9 +77,10 @@ class TraceWorkload(StreamedWorkload):
         repetition = index = 0
         numbers: dict[int, int] = {}
         while True:
+            seen: set[int] = set()
             blocks = BlockContents(seed, repetition, self.block_tokens, self._block)
             for entry in self.entries:
-                shared = blocks.shared_with_earlier(entry.hash_ids)
+                shared = shared_blocks(entry.hash_ids, seen)
                 ids = (
                     blocks.prompt(entry.hash_ids, entry.input_tokens)
                     if entry.hash_ids
@@ -150,7 +151,7 @@ def stated_sharing(shared_tokens: Sequence[int]) -> dict[str, Any]:
 
 
 class BlockContents:
-    """The blocks of one pass through a trace: their content, and which beginnings have occurred."""
+    """The contents of the blocks of one pass through a trace."""
 
     def __init__(
         self, seed: int, repetition: int, block_tokens: int, draw: Callable[[int, int], array[int]]
@@ -160,12 +161,7 @@ class BlockContents:
         self._purpose = (seed, repetition)
         self._block_tokens = block_tokens
         self._draw = draw
-        self._seen: set[int] = set()
         self._content: dict[int, array[int]] = {}
-
-    def shared_with_earlier(self, hash_ids: Sequence[int]) -> int:
-        """How many leading blocks an earlier request had; remembers the blocks of this one."""
-        return shared_blocks(hash_ids, self._seen)
 
     def prompt(self, hash_ids: Sequence[int], tokens: int) -> array[int]:
         """The blocks one after the other, cut to ``tokens``."""

@@ -188,7 +188,7 @@ def test_the_facts_say_what_was_not_measured(module: Callable[[str], str], openi
         assert facts.value("engine.metrics") == "not measurable: called in process"
     assert opened.facts.value("clock.topology") == "single_machine"
     assert "network.rtt_ms" not in opened.facts
-    assert "no network and no server" in str(opened.notes[0])
+    assert "no network and no server" in str(opened.opened.notes[0])
 
 
 @pytest.mark.parametrize(

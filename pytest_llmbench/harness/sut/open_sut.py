@@ -22,7 +22,6 @@ from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import keep_secret
 
 if TYPE_CHECKING:
@@ -60,15 +59,6 @@ class OpenSUT:
     @property
     def api(self) -> str:
         return self.opened.api
-
-    @property
-    def ignore_eos(self) -> bool:
-        return self.access.asking.ignore_eos
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """Notes that go with every result."""
-        return self.opened.notes
 
     @property
     def launched(self) -> LaunchedServer | None:

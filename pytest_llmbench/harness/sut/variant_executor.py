@@ -96,10 +96,9 @@ def event_command(plan: LoadPlan, now_ns: Callable[[], int]) -> Generator[Event,
 class VariantExecutor:
     """An executor over all variants of one SUT, which is up from the start."""
 
-    def __init__(self, base: Endpoint, *, watch_s: float = _WATCH_S) -> None:
+    def __init__(self, base: Endpoint) -> None:
         """Bring up the SUT itself. SuiteError or SUTError: it cannot be."""
         self._servers = {"": base}
-        self._watch_s = watch_s
         self._up: dict[str, Opened] = {}
         self._switched_to = ""
         self._restarts: Counter[str] = Counter()
@@ -149,7 +148,7 @@ class VariantExecutor:
             self._freshen(served)
         up = self._brought_up(served)
         self._switch(served)
-        with _watched(up, plan, self._watch_s):
+        with _watched(up, plan):
             if plan.event and not served.virtual:
                 with event_command(plan, served.now_ns) as event:
                     seen = up.executor.run(plan, on_record)
@@ -255,7 +254,7 @@ class VariantExecutor:
 
 
 @contextmanager
-def _watched(up: Opened, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
+def _watched(up: Opened, plan: LoadPlan) -> Generator[None, None, None]:
     """End the load soon after the process behind it has ended, unless its end is what the plan waits for."""
     stop: Callable[[str], None] | None = getattr(up.executor, "stop", None)
     if up.ended is never_ends or stop is None or plan.stop_when_failing:
@@ -264,7 +263,7 @@ def _watched(up: Opened, plan: LoadPlan, every_s: float) -> Generator[None, None
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(every_s):
+        while not over.wait(_WATCH_S):
             ended = up.ended()
             if ended is not None:
                 stop(f"{ended} while load was running")

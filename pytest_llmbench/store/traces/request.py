@@ -148,15 +148,15 @@ def number_of(row: Mapping[str, Any], name: str) -> float:
     return found
 
 
-def hash_ids_of(row: Mapping[str, Any], name: str = "hash_ids") -> tuple[int, ...]:
-    ids = row.get(name)
+def hash_ids_of(row: Mapping[str, Any]) -> tuple[int, ...]:
+    ids = row.get("hash_ids")
     if ids is None:
         return ()
     if not isinstance(ids, Sequence) or isinstance(ids, str) or len(ids) > _MOST_BLOCKS:
-        raise ValueError(f"{name} is {shown(ids)}: give a list of numbers")
+        raise ValueError(f"hash_ids is {shown(ids)}: give a list of numbers")
     wrong = [each for each in ids if type(each) is not int or not 0 <= each < _LARGEST_BLOCK]
     if wrong:
-        raise ValueError(f"{name} holds {shown(wrong[0])}: give whole numbers from 0")
+        raise ValueError(f"hash_ids holds {shown(wrong[0])}: give whole numbers from 0")
     return tuple(ids)
 
 
