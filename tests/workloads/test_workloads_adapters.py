@@ -42,7 +42,8 @@ def test_shares_of_one_leave_nothing_to_the_base_model(shares: dict[str, float])
 def test_names_take_turns() -> None:
     asked = of_adapters(BASE, ["a", "b", "c"]).requests(7, 7)
     assert [each.model for each in asked] == ["a", "b", "c", "a", "b", "c", "a"]
-    assert "in turn" in of_adapters(BASE, ["a", "b"]).specification()["generation"]["order"][0]
+    order = of_adapters(BASE, ["a", "b"]).specification()["generation"]["order"]
+    assert order == ["part in turn", "next request of that part, from a seed of its own"]
 
 
 def test_all_turns_of_a_session_name_one_adapter() -> None:
@@ -50,6 +51,7 @@ def test_all_turns_of_a_session_name_one_adapter() -> None:
     assert isinstance(sessions, SessionWorkload)
     made = of_adapters(sessions, ["a", "b"])
     assert isinstance(made, SessionMix)
+    assert made.specification()["generation"]["order"][1].startswith("next session of that part")
     turns = made.requests(12, 7)
     assert [each.model for each in turns] == [*"aaabbbaaabbb"]
     # The adapters of a session are the labels by which its turns are counted.

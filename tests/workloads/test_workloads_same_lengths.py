@@ -23,8 +23,10 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, 
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.mixture import ClassMix
+from pytest_llmbench.workloads.sessions import ProbeSessions
 from pytest_llmbench.workloads.stream import streamed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
+from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 LIST, MONDAY, TUESDAY = 7, 8, 9
 OF_FEW_IDS = SyntheticWorkload("few ids", Uniform(20, 60), Fixed(8), highest_token_id=300)
@@ -113,10 +115,29 @@ def test_a_report_makes_it_anew(base: Workload) -> None:
     assert rebuilt(encoded(listed)) == listed
 
 
+TEXTS = DatasetWorkload("mine", (Prompt("Why?", 8),), DatasetIdentity("mine", "1", "all"))
+
+
 def test_texts_that_are_what_they_are_have_no_list() -> None:
-    texts = DatasetWorkload("mine", (Prompt("Why?", 8),), DatasetIdentity("mine", "1", "all"))
-    for base in (texts, workload("profile:FUNC"), Salted(SYNTHETIC_UNIFORM, "a"), workload("session:chat")):
+    for base in (TEXTS, workload("profile:FUNC"), Salted(SYNTHETIC_UNIFORM, "a"), workload("session:chat")):
         assert with_lengths_of(base, LIST) is base
+
+
+def test_another_seed_gives_other_prompts_but_of_a_data_set() -> None:
+    talks = streamed(workload("session:chat"))
+    trace = TraceWorkload("t", (TraceEntry(0, 8, 8),), TEXTS.dataset)
+    drawn = (*WORKLOADS, *(with_lengths_of(each, LIST) for each in WORKLOADS), workload("arithmetic"), talks)
+    drawn = (
+        *drawn,
+        ProbeSessions(talks, LIST, (1,)),
+        Salted(TEXTS, "a"),
+        trace,
+        mixed({"session:chat": 1.0}),
+    )
+    assert [each.name for each in drawn if not streamed(each).draws_anew] == []
+    assert not TEXTS.draws_anew
+    assert not streamed(WithFixedOutput(TEXTS, 5)).draws_anew
+    assert not mixed({"a": (TEXTS, 1.0), "b": (OF_FEW_IDS, 1.0)}).draws_anew
 
 
 class Terse:
