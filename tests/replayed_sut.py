@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.harness.execution import drive
@@ -17,6 +17,8 @@ from pytest_llmbench.methodology.procedure import (
 )
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Outcome, Phase
+from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import (
@@ -92,3 +94,23 @@ class ReplayedSUT:
 
 
 __all__ = ["ReplayedSUT"]
+
+
+def ended(seen: Observation, outcome: Outcome, which: slice = slice(None)) -> Observation:
+    """The observation with this end of some of its requests."""
+    outcomes = seen.records.outcome.copy()
+    outcomes[which] = OUTCOMES.index(outcome)
+    return replace(seen, records=replace(seen.records, outcome=outcomes))
+
+
+def broken_by(level: str) -> Change:
+    """From the level with this label on, no probe is answered any more."""
+    broken = False
+
+    def change(seen: Observation) -> Observation:
+        nonlocal broken
+        broken = broken or seen.plan.label.startswith(level)
+        spared = not broken or seen.plan.phase is Phase.MEASURE
+        return seen if spared else ended(seen, Outcome.DISCONNECTED)
+
+    return change

@@ -8,13 +8,15 @@ and a closed loop gains nothing beyond ``slots`` in flight.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -217,6 +219,13 @@ def replay_setting() -> Setting:
     return replace(canned_setting(), workload=REPLAY_WORKLOAD)
 
 
+def are_in_the_catalogue(metrics: Mapping[str, Estimate]) -> bool:
+    """Whether all are metrics, in their units; else it fails with those that are not."""
+    assert [name for name in metrics if not is_metric(name)] == []
+    assert [name for name, each in metrics.items() if each.unit != metric_unit(name)] == []
+    return True
+
+
 __all__ = [
     "INPUT_TOKENS",
     "OUTPUT_TOKENS",
@@ -225,6 +234,7 @@ __all__ = [
     "REPLAY_TOKENS",
     "TINY",
     "QueueServer",
+    "are_in_the_catalogue",
     "canned_setting",
     "prompts",
     "replay_engine",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from replayed_sut import ReplayedSUT
+from replayed_sut import ReplayedSUT, ended
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -23,7 +22,7 @@ from pytest_llmbench.model.objective import metric, ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase
-from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.comparisons import headline_names
 from pytest_llmbench.workloads.sequence import drawn
@@ -144,9 +143,7 @@ def test_checks_of_streams_do_not_run_and_the_others_do() -> None:
 
 
 def half_failed(seen: Observation) -> Observation:
-    outcome = seen.records.outcome.copy()
-    outcome[::2] = OUTCOMES.index(Outcome.EMPTY)
-    return replace(seen, records=replace(seen.records, outcome=outcome))
+    return ended(seen, Outcome.EMPTY, slice(None, None, 2))
 
 
 def test_a_load_ends_when_its_limits_are_decided() -> None:
@@ -184,11 +181,9 @@ def test_failed_requests_have_no_latency() -> None:
 
 
 def test_without_a_result_nothing_is_measured() -> None:
-    def failed(seen: Observation) -> Observation:
-        outcome = np.full_like(seen.records.outcome, OUTCOMES.index(Outcome.EMPTY))
-        return replace(seen, records=replace(seen.records, outcome=outcome))
-
-    result = measured(change=failed, concurrency=2, requests=20, latency_p95_ms=10)
+    result = measured(
+        change=lambda seen: ended(seen, Outcome.EMPTY), concurrency=2, requests=20, latency_p95_ms=10
+    )
     assert result.metrics["latency.p95"].point is None
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
     assert any("no request got a result" in note for note in map(str, result.notes))

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from canned_levels import QueueServer, canned_setting, prompts, replay_engine, replay_setting
+from canned_levels import (
+    QueueServer,
+    are_in_the_catalogue,
+    canned_setting,
+    prompts,
+    replay_engine,
+    replay_setting,
+)
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -16,7 +23,6 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
@@ -92,9 +98,7 @@ def test_measurements_at_the_highest_level_that_passed(searched: TestResult) -> 
     # 16 inputs each, and half of ten outputs on the way: none for the first 20 ms, then 1 to 10
     in_flight = result.metrics["tokens_in_flight"].point
     assert in_flight == pytest.approx(16 * (16 + 0.8 * 5.0), rel=0.02)
-    for name, estimate in result.metrics.items():
-        assert is_metric(name), name
-        assert estimate.unit == metric_unit(name), name
+    assert are_in_the_catalogue(result.metrics)
 
 
 def test_table_and_closing_line(searched: TestResult) -> None:

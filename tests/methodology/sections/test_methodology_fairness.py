@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from canned_levels import prompts
+from canned_levels import are_in_the_catalogue, prompts
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
@@ -15,7 +15,6 @@ from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import fairness
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.metrics.throughput import submitted_inside, window_of
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
@@ -241,8 +240,7 @@ def test_limits_by_class_and_for_all() -> None:
     ]
     result = pump(StreamServer())
     assert {objective.metric for objective in parameters.objectives} <= set(result.metrics)
-    assert all(is_metric(name) for name in result.metrics)
-    assert all(estimate.unit == metric_unit(name) for name, estimate in result.metrics.items())
+    assert are_in_the_catalogue(result.metrics)
 
 
 def test_mistakes_in_the_marker() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting
-from replayed_sut import QUARTER, ReplayedSUT
+from replayed_sut import QUARTER, ReplayedSUT, ended
 
 from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.measuring.levels import Reference
@@ -22,7 +22,7 @@ from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import Outcome, Phase
-from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 
@@ -220,9 +220,7 @@ def test_refusals_are_counted_by_configuration() -> None:
     def refuse_some(seen: Observation) -> Observation:
         if seen.plan.variant != "guardrails_full" or seen.plan.phase is not Phase.MEASURE:
             return seen
-        outcome = seen.records.outcome.copy()
-        outcome[:2] = OUTCOMES.index(Outcome.REFUSED)
-        return replace(seen, records=replace(seen.records, outcome=outcome))
+        return ended(seen, Outcome.REFUSED, slice(2))
 
     result = ReplayedSUT(QUARTER_WITH_FILTERS, change=refuse_some).measure(
         TEST, "quick", capacity_rps=25.0, levels_percent=[50]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from canned_levels import are_in_the_catalogue
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
@@ -13,7 +14,6 @@ from pytest_llmbench.harness.execution import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import long_context
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.draft import CONTEXT_LENGTHS
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Phase
@@ -293,8 +293,7 @@ def test_limits() -> None:
         ("ttft[8192].p95", "<=", 1500, "ms"),
     ]
     result = pump(StreamServer(ttft_ms=straight))
-    assert all(is_metric(name) for name in result.metrics)
-    assert all(estimate.unit == metric_unit(name) for name, estimate in result.metrics.items())
+    assert are_in_the_catalogue(result.metrics)
 
 
 def test_mistakes_in_the_marker() -> None:

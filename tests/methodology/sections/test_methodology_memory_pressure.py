@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from replayed_sut import ReplayedSUT
+from replayed_sut import ReplayedSUT, broken_by, ended
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.methodology.error_budget import Budget
@@ -19,7 +19,7 @@ from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import Outcome, Phase
-from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 
 TIGHT = "fast?kv_blocks=640&context_limit_tokens=1024"
@@ -80,7 +80,7 @@ def test_recovery_is_timed_from_the_end_of_the_load(measured: tuple[ReplayedSUT,
     assert recovery.point == pytest.approx(drain_s + 0.5, abs=0.2)
 
 
-def test_without_counts_of_the_server_the_figures_are_not_measurable() -> None:
+def test_without_counts_of_the_server_the_figures_are_not_measurable_and_it_is_undecided() -> None:
     def silent(seen: Observation) -> Observation:
         missing = np.full(len(seen.records), MISSING)
         records = replace(seen.records, preemptions=missing, preempted_tokens=missing)
@@ -92,16 +92,17 @@ def test_without_counts_of_the_server_the_figures_are_not_measurable() -> None:
         assert result.metrics[name].reason is Reason.NOT_MEASURABLE
     row = result.tables[0].rows[-1]
     assert row[3].startswith("not measurable")
+    finding, verdict = _pressure(result)
+    assert (finding.ok, finding.voids) == (False, False)
+    assert "it is unknown" in finding.message
+    assert verdict is GateVerdict.INCONCLUSIVE
 
 
 def test_failures_beyond_capacity_are_data_and_at_the_base_they_void() -> None:
     def failing(percent: str) -> ReplayedSUT:
         def fail(seen: Observation) -> Observation:
-            if not seen.plan.label.startswith(percent):
-                return seen
-            outcome = seen.records.outcome.copy()
-            outcome[: len(outcome) // 2] = OUTCOMES.index(Outcome.HTTP_ERROR)
-            return replace(seen, records=replace(seen.records, outcome=outcome))
+            half = slice(len(seen.records) // 2)
+            return ended(seen, Outcome.HTTP_ERROR, half) if seen.plan.label.startswith(percent) else seen
 
         return ReplayedSUT(TIGHT, change=fail)
 
@@ -113,17 +114,7 @@ def test_failures_beyond_capacity_are_data_and_at_the_base_they_void() -> None:
 
 def test_a_system_that_does_not_come_back_ends_the_test() -> None:
     """After the level at 110 % every probe fails: the higher levels are not run, and it is said."""
-    broken = False
-
-    def breaks(seen: Observation) -> Observation:
-        nonlocal broken
-        broken = broken or seen.plan.label.startswith("110%")
-        if not broken or seen.plan.phase is Phase.MEASURE:
-            return seen
-        outcome = np.full(len(seen.records), OUTCOMES.index(Outcome.DISCONNECTED), dtype=np.int8)
-        return replace(seen, records=replace(seen.records, outcome=outcome))
-
-    result = _measure(ReplayedSUT(TIGHT, change=breaks), duration_s=5.0)
+    result = _measure(ReplayedSUT(TIGHT, change=broken_by("110%")), duration_s=5.0)
     assert [level.percent_of_capacity for level in result.levels] == [100, 110]
     assert any("no longer answers" in note for note in map(str, result.notes))
     assert result.metrics["recovery_time[110%]"].point is None
@@ -270,29 +261,15 @@ def test_a_batch_that_is_full_before_the_memory_is_said() -> None:
     assert "levels_percent=" not in finding.message
 
 
-def test_an_engine_that_tells_nothing_leaves_it_undecided() -> None:
-    def silent(seen: Observation) -> Observation:
-        missing = np.full(len(seen.records), MISSING)
-        records = replace(seen.records, preemptions=missing, preempted_tokens=missing)
-        return replace(seen, records=records, engine=None)
-
-    result = _measure(ReplayedSUT(TIGHT, change=silent), levels_percent=[100, 150], duration_s=5.0)
-    finding, verdict = _pressure(result)
-    assert (finding.ok, finding.voids) == (False, False)
-    assert "it is unknown" in finding.message
-    assert verdict is GateVerdict.INCONCLUSIVE
-
-
 def test_what_our_deadline_ended_is_ours_and_no_want_of_memory() -> None:
     """Even where the server's last words speak of memory: we do not know how the request would have ended."""
 
     def give_up(seen: Observation) -> Observation:
         if seen.plan.phase is not Phase.MEASURE:
             return seen
-        outcome, error = seen.records.outcome.copy(), list(seen.records.error)
-        outcome[:10] = OUTCOMES.index(Outcome.TIMEOUT)
-        error[:10] = ["no response within 60 s; out of memory"] * 10
-        return replace(seen, records=replace(seen.records, outcome=outcome, error=error))
+        error = ["no response within 60 s; out of memory"] * 10 + list(seen.records.error)[10:]
+        seen = replace(seen, records=replace(seen.records, error=error))
+        return ended(seen, Outcome.TIMEOUT, slice(10))
 
     result = _measure(ReplayedSUT(ROOMY, change=give_up), levels_percent=[100, 150], duration_s=5.0)
     assert any(
@@ -305,10 +282,7 @@ def test_what_our_deadline_ended_is_ours_and_no_want_of_memory() -> None:
 
 def test_a_search_that_our_deadline_ended_says_so() -> None:
     def give_up(seen: Observation) -> Observation:
-        outcome = seen.records.outcome.copy()
-        if seen.plan.label == "16 in flight":
-            outcome[:10] = OUTCOMES.index(Outcome.TIMEOUT)
-        return replace(seen, records=replace(seen.records, outcome=outcome))
+        return ended(seen, Outcome.TIMEOUT, slice(10)) if seen.plan.label == "16 in flight" else seen
 
     sut = ReplayedSUT(TIGHT, change=give_up)
     result = sut.measure(TEST, "quick", keep=ALLOWED, workload="synthetic-uniform", levels_percent=[100, 150])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from canned_levels import canned_setting
+from canned_levels import are_in_the_catalogue, canned_setting
 from canned_sessions import MS, Disturbed, SessionServer
 from replayed_sut import ReplayedSUT
 
@@ -20,7 +20,6 @@ from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity, throughput
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.metrics.throughput import level_window, window_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, ValidityVerdict
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
@@ -71,9 +70,7 @@ def test_doubles_and_bisects_to_the_last_session_that_keeps_the_limit_on_its_tur
     assert result.metrics["turn_ttft[1].p95"].point == pytest.approx(10.0)
     reasons = [reason for level in result.levels for reason in level.fail_reasons]
     assert reasons[0] == "TTFT P95 of turn 2+ 50 ms (at most 25 ms)"
-    for name, estimate in result.metrics.items():
-        assert is_metric(name), name
-        assert estimate.unit == metric_unit(name), name
+    assert are_in_the_catalogue(result.metrics)
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(2, ValidityVerdict.VALID), (3, ValidityVerdict.INVALID)])

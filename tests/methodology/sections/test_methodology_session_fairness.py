@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from canned_levels import canned_setting
+from canned_levels import are_in_the_catalogue, canned_setting
 from canned_sessions import MS, SessionServer
 from replayed_sut import ReplayedSUT
 
@@ -22,7 +22,6 @@ from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
@@ -70,9 +69,7 @@ def test_figures_of_the_classes_and_jains_index_over_their_slowdowns() -> None:
     assert level.observation == result.observations.index(mixed)
     assert point(result, "job_time[chat].p50") == pytest.approx(0.24)
     assert point(result, "job_time[agent].p50") == pytest.approx(0.66)
-    for name, estimate in result.metrics.items():
-        assert is_metric(name), name
-        assert estimate.unit == metric_unit(name), name
+    assert are_in_the_catalogue(result.metrics)
 
 
 def test_jains_index_is_of_sessions() -> None:

@@ -7,11 +7,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from canned_levels import canned_setting
+from canned_levels import are_in_the_catalogue, canned_setting
 from canned_sessions import Disturbed, SessionServer
-from replayed_sut import ReplayedSUT
+from replayed_sut import ReplayedSUT, broken_by
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compliance.audit import audit
@@ -24,13 +23,10 @@ from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, guardrail, memory_pressure, prefix_cache
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import Finding, GateVerdict, ValidityVerdict
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
-from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
@@ -102,9 +98,7 @@ def test_the_most_sessions_whose_turns_return_in_time() -> None:
     assert result.metrics["pressed_levels"].point == 0.5
     assert finding(result).ok
     assert verdicts(result) == {"max_sessions": GateVerdict.PASS, "pressed_levels": GateVerdict.PASS}
-    for name, estimate in result.metrics.items():
-        assert is_metric(name), name
-        assert estimate.unit == metric_unit(name), name
+    assert are_in_the_catalogue(result.metrics)
 
 
 def test_a_level_beyond_the_first_that_fails_does_not_count() -> None:
@@ -313,17 +307,8 @@ def test_a_roomy_cache_is_no_test_of_memory() -> None:
 
 
 def test_a_system_that_does_not_come_back_ends_the_test() -> None:
-    broken = False
-
-    def breaks(seen: Observation) -> Observation:
-        nonlocal broken
-        broken = broken or seen.plan.label == "8 sessions at once"
-        if not broken or seen.plan.phase is Phase.MEASURE:
-            return seen
-        outcome = np.full(len(seen.records), OUTCOMES.index(Outcome.DISCONNECTED), dtype=np.int8)
-        return replace(seen, records=replace(seen.records, outcome=outcome))
-
-    sut = ReplayedSUT("fast?prefix_caching=on&context_limit_tokens=2048", change=breaks)
+    broken = broken_by("8 sessions at once")
+    sut = ReplayedSUT("fast?prefix_caching=on&context_limit_tokens=2048", change=broken)
     result = sut.measure(TEST, "quick", keep=ALLOWED, workload=OF_BLOCKS, sessions=[4, 8, 16])
     assert [slots(run.plan) for run in result.observations] == [4, 8]
     assert any("stopped after 8 sessions: not recovered" in note for note in map(str, result.notes))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from canned_levels import are_in_the_catalogue
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compliance.audit import audit
@@ -17,7 +18,6 @@ from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.prefix_cache import TEST, Parameters
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import Observation
@@ -112,9 +112,7 @@ def test_first_turns_find_the_shared_beginning_and_later_ones_their_history(
     assert later.lower > 0.5
     assert "whole sessions" in later.method
     assert rate.n == 100
-    for name, estimate in result.metrics.items():
-        assert is_metric(name), name
-        assert estimate.unit == metric_unit(name), name
+    assert are_in_the_catalogue(result.metrics)
 
 
 def test_table_and_plots_by_turn(varied: tuple[ReplayedSUT, TestResult]) -> None:

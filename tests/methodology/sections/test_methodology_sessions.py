@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replayed_sut import ReplayedSUT
+from replayed_sut import ReplayedSUT, ended
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -24,7 +24,7 @@ from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, 
 from pytest_llmbench.model.objective import Objective, metric, ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionSlots, SessionStarts
-from pytest_llmbench.model.record import Phase
+from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
@@ -706,11 +706,8 @@ def test_the_bracket_holds_the_rates_at_which_sessions_really_began() -> None:
 
 def test_sessions_cut_off_at_rates_beyond_do_not_void_the_search() -> None:
     result, _ = searched(lambda jobs: jobs <= 400, max_error_share=0.02)
-    broken = result.observations[2]
-    outcome = broken.records.outcome.copy()
-    outcome[:10] = 1
     runs = list(result.observations)
-    runs[2] = replace(broken, records=replace(broken.records, outcome=outcome))
+    runs[2] = ended(runs[2], Outcome.HTTP_ERROR, slice(10))
     found = {each.check: each for each in validity(runs, Budget(0.02), result.budgeted).findings}
     assert found["sessions_cut_off"].ok
     everything = {each.check: each for each in validity(runs, Budget(0.02)).findings}

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from canned_levels import QueueServer, canned_setting, replay_engine, replay_setting
+from canned_levels import QueueServer, are_in_the_catalogue, canned_setting, replay_engine, replay_setting
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution import drive
@@ -19,7 +19,6 @@ from pytest_llmbench.methodology.search.probing import Range, value_of
 from pytest_llmbench.methodology.search.search import SaturationRate, rate_found, search
 from pytest_llmbench.methodology.sections import tradeoff
 from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of, points_table
-from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import OpenLoop
@@ -210,9 +209,7 @@ def test_metrics_are_those_of_each_level(swept: TestResult) -> None:
     assert swept.metrics["ttft[50%].p50"].point == pytest.approx(20.0, abs=0.1)
     assert swept.metrics["completion_rate[120%]"].point == 1.0
     assert swept.metrics["output_token_throughput[120%]"].point == pytest.approx(400, rel=0.1)
-    for name, estimate in swept.metrics.items():
-        assert is_metric(name), name
-        assert estimate.unit == metric_unit(name), name
+    assert are_in_the_catalogue(swept.metrics)
 
 
 def test_the_table_has_a_row_per_level_and_the_drafts_columns_in_order(swept: TestResult) -> None:
