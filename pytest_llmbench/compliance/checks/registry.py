@@ -119,6 +119,15 @@ def tables(*ids: str) -> Predicate:
     return predicate
 
 
+def declared(key: Key[bool], yes: str, no: str) -> Predicate:
+    """A predicate that is met when the fact is true. ``yes``, ``no``: what it states then, and otherwise."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        return view.answer(view.need(key), yes, f"{no} ({key})")
+
+    return predicate
+
+
 def one_of(key: Key[Any], *allowed: object) -> Predicate:
     """A predicate that is met when the fact has one of the allowed values."""
 

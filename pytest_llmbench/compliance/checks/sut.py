@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
+from pytest_llmbench.compliance.checks.registry import Checks, declared, one_of, stated
 from pytest_llmbench.compliance.evidence import Answer, EvidenceView, has
 from pytest_llmbench.model.facts import EndpointFact, GuardrailFact, ManifestFact, SUTFact
 from pytest_llmbench.model.numbers import trimmed
@@ -138,7 +138,13 @@ _STATES = ("enabled", "disabled", "absent")
 
 check("M-4.8.1-input-filter")(one_of(GuardrailFact.INPUT_FILTER, *_STATES))
 check("M-4.8.1-output-filter")(one_of(GuardrailFact.OUTPUT_FILTER, *_STATES))
-check("S-4.8.2-default-enabled")(one_of(GuardrailFact.DEFAULT_CONFIG, True))
+check("S-4.8.2-default-enabled")(
+    declared(
+        GuardrailFact.DEFAULT_CONFIG,
+        "the safety systems run as delivered",
+        "the safety systems do not run as delivered",
+    )
+)
 check("M-4.8.2-disabled-noted")(stated(GuardrailFact.DISABLED_NOTE))
 
 

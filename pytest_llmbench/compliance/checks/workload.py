@@ -90,11 +90,13 @@ def output_length(view: EvidenceView) -> Answer:
     return view.unless(complaint, f"output length {kind}, controlled by {control}")
 
 
-content = check("M-4.3.1-content-spec")(
-    stated_fields(
+@check("M-4.3.1-content-spec")
+def content(view: EvidenceView) -> Answer:
+    domain, language, present, tokens = view.need_fields(
         WorkloadFact.CONTENT, "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
     )
-)
+    prompt = f"with a system prompt of typically {tokens} tokens" if present else "without a system prompt"
+    return view.met(f"domain is {domain}, language is {language}, {prompt}")
 
 
 @check("M-4.3.1-prefix-sharing-spec")
