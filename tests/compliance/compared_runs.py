@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from complete_run import DISCLOSED, complete
-from mutations import stating
+from mutations import Mutation, stating
 from situations import conversation_sibling
 
 from pytest_llmbench.compliance.checks.reporting import CHECKLIST
@@ -54,23 +54,28 @@ def compared() -> Evidence:
     return dataclasses.replace(stating(SAID)(evidence), siblings=own_siblings)
 
 
+def with_theirs(**facts: object) -> Mutation:
+    """Other facts of the other system."""
+    changed = Facts.of(Origin.DECLARED, {key.replace("__", "."): value for key, value in facts.items()})
+
+    def mutate(evidence: Evidence) -> Evidence:
+        theirs, *rest = evidence.siblings
+        return dataclasses.replace(
+            evidence, siblings=(dataclasses.replace(theirs, facts=theirs.facts | changed), *rest)
+        )
+
+    return mutate
+
+
 @cache
 def other_hardware() -> Evidence:
     """The other system has another accelerator."""
-    theirs, *rest = compared().siblings
-    changed = Facts.of(Origin.DECLARED, {"sut.hardware.accelerator_type": "MI300X"})
-    return dataclasses.replace(
-        compared(), siblings=(dataclasses.replace(theirs, facts=theirs.facts | changed), *rest)
-    )
+    return with_theirs(sut__hardware__accelerator_type="MI300X")(compared())
 
 
 @cache
 def other_tokenizer() -> Evidence:
-    theirs, *rest = compared().siblings
-    changed = Facts.of(Origin.DECLARED, {"tokenizer.name": "llama-3"})
-    return dataclasses.replace(
-        compared(), siblings=(dataclasses.replace(theirs, facts=theirs.facts | changed), *rest)
-    )
+    return with_theirs(tokenizer__name="llama-3")(compared())
 
 
 @cache
@@ -87,6 +92,3 @@ def by_facts() -> Evidence:
     }
     alone = dataclasses.replace(compared(), siblings=(conversation_sibling(),))
     return stating(facts)(alone)
-
-
-__all__ = ["NAMES", "SAID", "both", "by_facts", "compared", "other_hardware", "other_tokenizer"]

@@ -61,7 +61,7 @@ def vouched(result: TestResult) -> TestResult:
 # Records.
 
 
-def some(value: Any, rows: slice = slice(100, 103)) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+def some(value: Any, rows: slice = slice(5, 8)) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
     """A column with a few of its entries replaced."""
 
     def change(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -80,61 +80,26 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
     whole = latency + gaps.sum(axis=1) + 180_000
     scheduled = _starts(load, requests, whole)
     columns = _instants(scheduled, latency, gaps)
-    filled = np.full(requests, MISSING, dtype=np.int64)
+    lengths = np.array([request.input_tokens for request in planned])
+    ok, broken = OUTCOMES.index(Outcome.OK), OUTCOMES.index(Outcome.TRUNCATED)
     columns |= {
         "index": np.arange(requests),
         "request_id": [f"r{index}" for index in range(requests)],
         "phase": np.full(requests, PHASES.index(Phase.MEASURE), dtype=np.int8),
         "class_label": [""] * requests,
-        "input_tokens": np.array([request.input_tokens for request in planned]),
-        "output_tokens": filled * 0 + CHUNKS,
-        "requested_input_tokens": np.array([request.input_tokens for request in planned]),
+        "input_tokens": lengths,
+        "output_tokens": np.full(requests, CHUNKS),
+        "requested_input_tokens": lengths,
         "requested_max_tokens": np.array([request.max_tokens for request in planned]),
-        "cached_tokens": filled,
-        "reasoning_tokens": filled,
-        "first_reasoning_ns": filled,
-        "http_status": filled * 0 + 200,
-        "coalesced_chunks": filled * 0,
-        "unresolved_chunks": filled * 0,
-        "first_content_early_ns": filled * 0,
-        "stale_retries": filled * 0,
-        "unshown_tokens": filled * 0,
-        "shared_prefix_tokens": filled * 0,
-        "prefix_id": filled,
-        "session": filled,
-        "turn": filled,
-        "session_turns": filled,
-        "queue_wait_ns": filled,
-        "prefill_ns": filled,
-        "generation_ns": filled,
-        "model_load_ns": filled,
-        "preemptions": filled,
-        "preempted_tokens": filled,
-        "thinking_end_ns": filled,
-        "last_reasoning_ns": filled,
-        "critical_evictions": filled,
-        "draft_tokens": filled,
-        "accepted_draft_tokens": filled,
-        "reasoning_token_source": np.full(requests, TOKEN_SOURCES.index(TokenSource.NONE), dtype=np.int8),
-        "thinking_end_reason": [None] * requests,
-        "server_token_offsets": np.zeros(requests + 1, dtype=np.int64),
-        "server_token_ns": np.empty(0, dtype=np.int64),
+        "http_status": np.full(requests, 200),
+        "shared_prefix_tokens": np.zeros(requests, dtype=np.int64),
         "token_source": np.full(requests, TOKEN_SOURCES.index(TokenSource.SERVER_USAGE), dtype=np.int8),
-        "outcome": some(OUTCOMES.index(Outcome.TRUNCATED), FAILED)(
-            np.full(requests, OUTCOMES.index(Outcome.OK), dtype=np.int8)
-        ),
-        "error": [None] * requests,
+        "outcome": some(broken, FAILED)(np.full(requests, ok, dtype=np.int8)),
         "finish_reason": ["stop"] * requests,
-        "schema_check": [None] * requests,
-        "cut_after_ns": filled,
-        "end_before_cut": [None] * requests,
-        "answered_by": [None] * requests,
-        "contradiction": [None] * requests,
-        "answer_check": [None] * requests,
         "chunk_offsets": np.arange(requests + 1) * CHUNKS,
         "chunk_tokens": np.ones(requests * CHUNKS, dtype=np.int64),
     }
-    return Records(**columns)
+    return Records.filled(requests, columns)
 
 
 def _starts(load: Load, requests: int, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

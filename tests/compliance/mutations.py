@@ -13,7 +13,7 @@ from complete_run import by_length_table, metrics_of, results_table
 from pytest_llmbench.compliance.audit import load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.judgement import RequirementStatus, Status
+from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 from pytest_llmbench.model.result import TestResult
 
 Mutation = Callable[[Evidence], Evidence]
@@ -26,6 +26,17 @@ def status(entry: str, evidence: Evidence) -> RequirementStatus:
 
 def is_met(entry: str, evidence: Evidence) -> bool:
     return status(entry, evidence).status is Status.MET
+
+
+def unmet(compliance: Compliance) -> set[str]:
+    return {entry.id for entry in compliance.requirements if entry.status is Status.UNMET}
+
+
+def assert_unconditional(compliance: Compliance) -> None:
+    unconditional = ComplianceVerdict.UNCONDITIONAL
+    kept_from = {entry.id: entry.reason for entry in compliance.keeping_from(unconditional)}
+    assert not kept_from, kept_from
+    assert (compliance.verdict, compliance.verdict_literal) == (unconditional, unconditional)
 
 
 def together(*mutations: Mutation) -> Mutation:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from cheats import CHEATS, Cheat
-from mutations import stating
+from mutations import stating, unmet
 from replayed_runs import complete
 from situations import SITUATIONS
 
 from pytest_llmbench.compliance.audit import audit, load_catalogue
-from pytest_llmbench.model.judgement import ComplianceVerdict, Status
+from pytest_llmbench.model.judgement import ComplianceVerdict
 
 RANKED = (
     ComplianceVerdict.NOT_COMPLIANT,
@@ -22,8 +22,7 @@ RANKED = (
 def test_a_cheat_is_not_above_what_it_deserves(cheat: Cheat) -> None:
     found = audit(cheat.done(cheat.run()))
     assert RANKED.index(found.verdict) <= RANKED.index(cheat.deserves)
-    unmet = {entry.id for entry in found.requirements if entry.status is Status.UNMET}
-    assert cheat.clause in unmet, f"{found.verdict} for another reason: {sorted(unmet)}"
+    assert cheat.clause in unmet(found), f"{found.verdict} for another reason: {sorted(unmet(found))}"
 
 
 def test_there_are_cheats_enough_each_with_a_name_of_its_own() -> None:

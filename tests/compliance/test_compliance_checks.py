@@ -13,10 +13,12 @@ from complete_run import CONCURRENCY, FAILED, REQUESTS, SEED, complete, some, vo
 from mutations import (
     Mutation,
     alone,
+    assert_unconditional,
     restated,
     stating,
     status,
     together,
+    unmet,
     with_columns,
     with_field,
     with_metric,
@@ -81,6 +83,22 @@ AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
             ),
         ),
         (UNMET, "", stating({"sut.hardware.accelerator_count": 0})),
+    ],
+    "M-4.3.1-content-spec": [
+        (MET, "without a system prompt", together()),
+        (
+            MET,
+            "with a system prompt of typically 200 tokens",
+            with_field("workload.content", "system_prompt", {"present": True, "typical_tokens": 200}),
+        ),
+    ],
+    "S-4.8.2-default-enabled": [
+        (MET, "the safety systems run as delivered", together()),
+        (
+            UNMET,
+            "do not run as delivered (guardrails.default_config)",
+            stating({"guardrails.default_config": False}),
+        ),
     ],
     "M-5.1.2.3-prefix-caching": [
         (
@@ -275,9 +293,7 @@ def split_in_two(evidence: Evidence) -> Evidence:
 
 
 def test_several_runs_share_one_sequence() -> None:
-    compliance = audit(split_in_two(SITUATIONS["gateway"]()))
-    deciding = [e.id for e in compliance.requirements if e.status is Status.UNMET and e.effect != "none"]
-    assert deciding == []
+    assert_unconditional(audit(split_in_two(SITUATIONS["gateway"]())))
 
 
 @pytest.mark.parametrize(("vocabulary", "template"), [(1.0, 40), (1.12, 40), (0.88, 0)])
@@ -502,8 +518,7 @@ def test_what_a_broken_off_request_lacks_is_no_gap() -> None:
         last_content_ns=some(MISSING, FAILED),
         input_tokens=some(MISSING, FAILED),
     )
-    compliance = audit(restated(gateway(lacking)))
-    assert {entry.id for entry in compliance.requirements if entry.status is Status.UNMET} == {
+    assert unmet(audit(restated(gateway(lacking)))) == {
         "S-0-consult-terminology",
         "S-1-consult-terminology-first",
     }

@@ -6,29 +6,15 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from compared_runs import both, by_facts, compared, other_hardware, other_tokenizer
-from mutations import Mutation, stating, with_field, without
+from compared_runs import both, by_facts, compared, other_hardware, other_tokenizer, with_theirs
+from mutations import Mutation, assert_unconditional, stating, with_field, without
 
 from pytest_llmbench.compliance.audit import COMPARISON, audit, load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 
 CATALOGUE = load_catalogue()
 Situation = Callable[[], Evidence]
-
-
-def with_theirs(**facts: object) -> Mutation:
-    """Other facts of the other system."""
-    changed = Facts.of(Origin.DECLARED, {key.replace("__", "."): value for key, value in facts.items()})
-
-    def mutate(evidence: Evidence) -> Evidence:
-        theirs, *rest = evidence.siblings
-        return dataclasses.replace(
-            evidence, siblings=(dataclasses.replace(theirs, facts=theirs.facts | changed), *rest)
-        )
-
-    return mutate
 
 
 ROWS: dict[str, tuple[Situation, Mutation]] = {
@@ -51,11 +37,7 @@ ROWS: dict[str, tuple[Situation, Mutation]] = {
 
 @pytest.mark.parametrize("situation", [compared, other_hardware, other_tokenizer, by_facts])
 def test_complete_comparison_is_unconditional(situation: Situation) -> None:
-    compliance = audit(situation())
-    deciding = {entry.id: entry.reason for entry in compliance.requirements
-                if entry.status is Status.UNMET and entry.effect != "none"}  # fmt: skip
-    assert deciding == {}
-    assert compliance.verdict is ComplianceVerdict.UNCONDITIONAL
+    assert_unconditional(audit(situation()))
 
 
 @pytest.mark.parametrize("entry", ROWS)

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from mutations import alone, stating, together, with_run
+from mutations import alone, assert_unconditional, stating, together, unmet, with_run
 from situations import SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, Status
+from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
 READERS_ADVICE = {"S-0-consult-terminology", "S-1-consult-terminology-first"}
 
 
-def unmet(compliance: Compliance) -> set[str]:
-    return {entry.id for entry in compliance.requirements if entry.status is Status.UNMET}
-
-
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_complete_run_is_unconditional(situation: str) -> None:
     compliance = audit(SITUATIONS[situation]())
-    deciding = {entry.id: entry.reason for entry in compliance.requirements
-                if entry.status is Status.UNMET and entry.effect != "none"}  # fmt: skip
-    assert deciding == {}
-    assert compliance.verdict is ComplianceVerdict.UNCONDITIONAL
-    assert compliance.verdict_literal is ComplianceVerdict.UNCONDITIONAL
+    assert_unconditional(compliance)
     assert compliance.draft == "draft-gaikwad-llm-benchmarking-methodology-00"
 
 
