@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting, relayed
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Phase
@@ -45,19 +45,21 @@ class _Waits:
     """Workload → the longest prompt and answer of a few of its requests."""
     measuring: bool = False
 
-    def watch(self, seen: Observation) -> None:
+    def watched(self, seen: Observation) -> Observation:
+        """The observation itself, once its times are noted."""
         plan = seen.plan
         self.measuring = self.measuring or plan.phase is Phase.MEASURE
         if not _is_light(plan, self.measuring):
-            return
+            return seen
         records = seen.records.select(seen.records.ok & (seen.records.first_content_ns != MISSING))
         if not len(records):
-            return
+            return seen
         first = float((records.first_content_ns - records.submitted_ns).max()) / _NS
         rest = float((records.finished_ns - records.first_content_ns).max()) / _NS
         self.first_s, self.rest_s = max(self.first_s or 0.0, first), max(self.rest_s, rest)
         self.input_tokens = max(self.input_tokens, int(records.requested_input_tokens.max()))
         self.output_tokens = max(self.output_tokens, int(records.output_tokens.max()))
+        return seen
 
     def deadlines(self, plan: LoadPlan) -> Deadlines:
         usual = plan.deadlines
@@ -115,17 +117,11 @@ def with_raised_deadlines(procedure: Test) -> Test:
     """The procedure with every plan's deadlines raised to the needs of its SUT."""
 
     def raised(parameters: Any, setting: Setting) -> Procedure[TestResult]:
-        steps, waits = procedure(parameters, setting), _Waits(given=setting.timeout_s is not None)
-        try:
-            plan = next(steps)
-            while True:
-                seen = yield plan.with_(deadlines=waits.deadlines(plan))
-                waits.watch(seen)
-                plan = steps.send(seen)
-        except StopIteration as stop:
-            result: TestResult = stop.value
-            return result
-        finally:
-            steps.close()
+        waits = _Waits(given=setting.timeout_s is not None)
+
+        def sent(plan: LoadPlan) -> LoadPlan:
+            return plan.with_(deadlines=waits.deadlines(plan))
+
+        return (yield from relayed(procedure(parameters, setting), sent, waits.watched))
 
     return raised

@@ -15,7 +15,6 @@ session began with; what it found is what the server says. The unit of every int
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -141,102 +140,34 @@ def preemption_events(seen: Observation) -> float | None:
     return float(told.sum()) if len(told) else None
 
 
-class PressedLevels(ABC):
-    """The levels of a test of memory pressure, ascending, by what they have more of from level to level.
+@dataclass(frozen=True)
+class Oversubscribed:
+    """The levels of a test of memory pressure, ascending: of requests in flight, by percent of the capacity.
 
     A level beyond the base is pressed where memory was short in it.
     """
 
     levels: Mapping[float, Seen]
-    unknown: ClassVar[str]
+    unknown: ClassVar = "the engine reports neither preemptions nor requests that wait for its KV cache"
     """Why nothing is known of any level."""
-    unknown_case: ClassVar[str]
+    unknown_case: ClassVar = "memory_pressure.unknown"
 
-    @abstractmethod
     def named(self, key: float) -> str:
         """The qualifier of a level's metrics."""
-
-    @property
-    @abstractmethod
-    def beyond(self) -> list[float]:
-        """The levels in which memory is to be short."""
-
-    @abstractmethod
-    def pressed(self, key: float) -> bool | None:
-        """Whether memory was short in a level; None where that is not known."""
-
-    @abstractmethod
-    def table(self, metrics: Mapping[str, Estimate]) -> Table:
-        """A table of all levels. ``metrics``: those by level, under their qualifiers."""
-
-    @property
-    @abstractmethod
-    def plots(self) -> tuple[Plot, ...]:
-        """The plots over the levels."""
-
-    @abstractmethod
-    def said(self, keys: Sequence[float]) -> tuple[Note, ...]:
-        """The signs of some levels, one by one."""
-
-    @abstractmethod
-    def none(self, known: Sequence[float]) -> tuple[str, dict[str, Any]]:
-        """The case of the finding and its parameters where memory was short in none of the ``known``
-        levels."""
+        return percent_label(key)
 
     @property
     def metrics(self) -> dict[str, Estimate]:
         """The metrics over all levels."""
-        return {"pressed_levels": self.pressed_levels}
-
-    @cached_property
-    def pressed_levels(self) -> Estimate:
-        """The share of levels with short memory among those beyond the base of which it is known."""
-        known = [told for told in map(self.pressed, self.beyond) if told is not None]
-        if not known:
-            return Estimate.undefined(unit="ratio", method=self.unknown, reason=Reason.NOT_MEASURABLE)
-        share = sum(known) / len(known)
-        return Estimate(
-            share,
-            share,
-            share,
-            level=0.95,
-            n=len(known),
-            method="counted levels",
-            unit="ratio",
-            kind=EstimateKind.OBSERVED,
-        )
-
-    def finding(self) -> Finding:
-        """The finding on memory pressure: void if memory was short in no level beyond the base, a warning if
-        that is not known."""
-        told = {key: self.pressed(key) for key in self.beyond}
-        known = [key for key, pressed in told.items() if pressed is not None]
-        short = [key for key in known if told[key]]
-        case, parameters = self.unknown_case, dict[str, Any]()
-        if short:
-            case, parameters = "memory_pressure.found", {"levels": self.said(short)}
-        elif known:
-            case, parameters = self.none(known)
-        share = self.pressed_levels.point
-        return Finding.of(case, bool(short), share, PRESSED.limit, voids=bool(known), **parameters)
-
-
-@dataclass(frozen=True)
-class Oversubscribed(PressedLevels):
-    """Levels of requests in flight, by percent of the capacity."""
-
-    levels: Mapping[float, Seen]
-    unknown = "the engine reports neither preemptions nor requests that wait for its KV cache"
-    unknown_case = "memory_pressure.unknown"
-
-    def named(self, key: float) -> str:
-        return percent_label(key)
+        return {"pressed_levels": pressed_levels(self)}
 
     @property
     def beyond(self) -> list[float]:
+        """The levels in which memory is to be short."""
         return [percent for percent in self.levels if percent > 100]
 
     def pressed(self, key: float) -> bool | None:
+        """Whether memory was short in a level; None where that is not known."""
         return self._signs[key].pressed
 
     @cached_property
@@ -244,13 +175,15 @@ class Oversubscribed(PressedLevels):
         return {percent: signs_of(self.levels[percent].observation) for percent in self.beyond}
 
     def said(self, keys: Sequence[float]) -> tuple[Note, ...]:
+        """The signs of some levels, one by one."""
         return tuple(
             Note.of("memory_at", level=f"{trimmed(key)} %", signs=self._signs[key].told) for key in keys
         )
 
     def none(self, known: Sequence[float]) -> tuple[str, dict[str, Any]]:
-        """The case by what would help: the level at which the KV cache would be full if it went on filling as
-        it did up to the highest one."""
+        """The case of the finding and its parameters where memory was short in none of the ``known`` levels.
+        By what would help: the level at which the KV cache would be full if it went on filling as it did up
+        to the highest one."""
         highest, told = max(known), {"levels": self.said(known)}
         use, seen = self._signs[highest].kv_use, self.levels[highest]
         batch = None if seen.observation.engine is None else seen.observation.engine.max_num_seqs
@@ -411,12 +344,14 @@ _OF_LEVELS = ("preemptions_per_request", "recovery_time")
 
 
 @dataclass(frozen=True)
-class IdleSessions(PressedLevels):
-    """Levels by the number of sessions at once. Each has passed or failed."""
+class IdleSessions:
+    """The levels of such a test by the number of sessions at once. Each has passed or failed."""
 
     levels: Mapping[float, Seen]
-    unknown = "the server reports neither cached tokens nor preemptions; let its usage contain cached_tokens"
-    unknown_case = "memory_pressure.sessions_unknown"
+    unknown: ClassVar = (
+        "the server reports neither cached tokens nor preemptions; let its usage contain cached_tokens"
+    )
+    unknown_case: ClassVar = "memory_pressure.sessions_unknown"
 
     @classmethod
     def of(cls, levels: Mapping[float, Seen], floors: Mapping[TurnClass, float], seed: int) -> IdleSessions:
@@ -461,7 +396,7 @@ class IdleSessions(PressedLevels):
 
     @property
     def metrics(self) -> dict[str, Estimate]:
-        return {"pressed_levels": self.pressed_levels, "max_sessions": self.most_sessions}
+        return {"pressed_levels": pressed_levels(self), "max_sessions": self.most_sessions}
 
     @property
     def most_sessions(self) -> Estimate:
@@ -524,6 +459,32 @@ class IdleSessions(PressedLevels):
         known = {slots: scale * point for slots, point in points.items() if point is not None}
         line = {"turns 2+": (tuple(map(float, known)), tuple(known.values()))}
         return Plot(name, title, "sessions at once", y_label, line, x_log=True) if known else None
+
+
+PressedLevels = Oversubscribed | IdleSessions
+
+
+def pressed_levels(told: PressedLevels) -> Estimate:
+    """The share of levels with short memory among those beyond the base of which it is known."""
+    known = [pressed for pressed in map(told.pressed, told.beyond) if pressed is not None]
+    if not known:
+        return Estimate.undefined(unit="ratio", method=told.unknown, reason=Reason.NOT_MEASURABLE)
+    return Estimate.observed(sum(known) / len(known), len(known), "counted levels", "ratio", exact=True)
+
+
+def pressure_finding(told: PressedLevels) -> Finding:
+    """The finding on memory pressure: void if memory was short in no level beyond the base, a warning if that
+    is not known."""
+    pressed = {key: told.pressed(key) for key in told.beyond}
+    known = [key for key in pressed if pressed[key] is not None]
+    short = [key for key in known if pressed[key]]
+    case, parameters = told.unknown_case, dict[str, Any]()
+    if short:
+        case, parameters = "memory_pressure.found", {"levels": told.said(short)}
+    elif known:
+        case, parameters = told.none(known)
+    share = pressed_levels(told).point
+    return Finding.of(case, bool(short), share, PRESSED.limit, voids=bool(known), **parameters)
 
 
 def _with_cached(

@@ -99,6 +99,23 @@ R = TypeVar("R")
 Procedure = Generator[LoadPlan, Observation, R]
 
 
+def relayed(
+    steps: Procedure[R],
+    sent: Callable[[LoadPlan], LoadPlan] = lambda plan: plan,
+    seen: Callable[[Observation], Observation] = lambda run: run,
+) -> Procedure[R]:
+    """The procedure with its plans, and what is seen of them, changed on their way."""
+    try:
+        plan = next(steps)
+        while True:
+            plan = steps.send(seen((yield sent(plan))))
+    except StopIteration as stop:
+        found: R = stop.value
+        return found
+    finally:
+        steps.close()
+
+
 @dataclass(frozen=True, slots=True)
 class VariantInfo:
     """A SUT variant as a procedure knows it, before anything was started."""

@@ -9,7 +9,7 @@ Long runs are gone through a block at a time, so that only the vector itself nee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from types import MappingProxyType
 
@@ -22,8 +22,10 @@ from pytest_llmbench.model.facts import Facts, NetworkFact
 from pytest_llmbench.model.numbers import quantity, trimmed
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats import runs as of_runs
 from pytest_llmbench.stats.backlog import Backlog, backlog
 from pytest_llmbench.stats.batching import slot_queue
+from pytest_llmbench.stats.runs import SPANS, Span, first_output_ns, latency_ms, streamed_tokens
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
@@ -54,82 +56,63 @@ def by_blocks(measure: Measure) -> Measure:
     return of_each_block
 
 
-@dataclass(frozen=True)
-class Span:
-    """A latency: the time between two instants of a request. Called with records, it gives that time in ms,
-    in order of submission, for each ``ok`` request that has both."""
+def _known(values: Measure) -> Measure:
+    """``values``, which are NaN for requests that are no sample, of those that are, a block at a time."""
 
-    start: str
-    end: str
+    @by_blocks
+    def known(records: Records) -> FloatArray:
+        every = values(records)
+        return every[~np.isnan(every)]
 
-    def held(self, records: Records) -> BoolColumn:
-        """Which requests are in the vector."""
-        start_ns, end_ns = getattr(records, self.start), getattr(records, self.end)
-        return np.asarray(records.ok & (start_ns != MISSING) & (end_ns != MISSING))
-
-    def __call__(self, records: Records) -> FloatArray:
-        return by_blocks(self._of_block)(records)
-
-    def _of_block(self, block: Records) -> FloatArray:
-        held = self.held(block)
-        return _milliseconds(getattr(block, self.start)[held], getattr(block, self.end)[held])
+    return known
 
 
-ttft_ms = Span("submitted_ns", "first_content_ns")
+ttft_ms = _known(SPANS["ttft"].ms)
 """TTFT = T_first - T_submit, T_first the first non-whitespace content."""
-ttft_scheduled_ms = Span("scheduled_ns", "first_content_ns")
+ttft_scheduled_ms = _known(SPANS["ttft_scheduled"].ms)
 """T_first - T_scheduled: the TTFT of a user who arrives on schedule, our own lag included."""
-ttft_any_ms = Span("submitted_ns", "first_nonempty_ns")
+ttft_any_ms = _known(SPANS["ttft_any"].ms)
 """First output of any kind (whitespace and reasoning included) - T_submit (AMB-29)."""
-ttft_first_event_ms = Span("submitted_ns", "first_event_ns")
+ttft_first_event_ms = _known(SPANS["ttft_first_event"].ms)
 """First parsed event of any kind, role-only ones included, - T_submit. Matches tools that count those."""
-ttft_reasoning_ms = Span("submitted_ns", "first_reasoning_ns")
+ttft_reasoning_ms = _known(Span("submitted_ns", "first_reasoning_ns").ms)
 """First reasoning output - T_submit, for requests with visible reasoning only."""
-e2e_ms = Span("submitted_ns", "last_content_ns")
+e2e_ms = _known(SPANS["e2e"].ms)
 """E2E = T_last - T_submit, T_last the last content chunk, not the end-of-stream marker (AMB-45)."""
-e2e_scheduled_ms = Span("scheduled_ns", "last_content_ns")
+e2e_scheduled_ms = _known(SPANS["e2e_scheduled"].ms)
 """T_last - T_scheduled, the coordinated-omission view of E2E."""
-request_latency_ms = Span("submitted_ns", "finished_ns")
+request_latency_ms = _known(SPANS["latency"].ms)
 """Latency = T_end - T_submit, T_end the last byte of the reply; for replies that are not streamed."""
-request_latency_scheduled_ms = Span("scheduled_ns", "finished_ns")
+request_latency_scheduled_ms = _known(SPANS["latency_scheduled"].ms)
 """T_end - T_scheduled, the coordinated-omission view of that latency."""
 ttfo_ms = ttft_ms
 """TTFO = first visible content - T_submit. Visible content is content in the sense of the draft, so this is
 TTFT; the name has a meaning of its own only where reasoning comes first."""
-ttot_ms = Span("thinking_end_ns", "first_content_ns")
+TTOT = Span("thinking_end_ns", "first_content_ns")
+ttot_ms = _known(TTOT.ms)
 """TTOT = first visible content - end of thinking, for the replies that have both."""
+tpot_ms = _known(of_runs.tpot_ms)
+"""TPOT = (T_last - T_first) / (N_out - 1), requests with N_out of at least 2 (AMB-44)."""
 
 
 def ttft_input_tokens(records: Records) -> IntColumn:
     """Input tokens of the requests in :data:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
-    return np.concatenate([block.input_tokens[ttft_ms.held(block)] for block in records.blocks()])
-
-
-@by_blocks
-def tpot_ms(records: Records) -> FloatArray:
-    """TPOT = (T_last - T_first) / (N_out - 1), requests with N_out of at least 2 (AMB-44).
-
-    Numerator and denominator count the same tokens. Reasoning tokens are output tokens (AMB-29): where their
-    stream was seen, T_first is its first token. Where they were billed but not streamed, they all precede
-    T_first, and N_out is the rest.
-    """
-    mask, tokens = _per_token(records)
-    span = (records.last_content_ns - _first_output_ns(records))[mask] / _NS_PER_MS
-    return np.asarray(span / (tokens[mask] - 1), dtype=np.float64)
+    return np.concatenate([block.input_tokens[_entering("ttft", block)] for block in records.blocks()])
 
 
 def early_ms(span: Span, records: Records) -> FloatArray:
     """Milliseconds by which T_first of each request in a latency that it ends may be too late because it was
     read late."""
-    early = [block.first_content_early_ns[span.held(block)].clip(0) for block in records.blocks()]
+    early = [block.first_content_early_ns[~np.isnan(span.ms(block))].clip(0) for block in records.blocks()]
     return np.asarray(np.concatenate(early) / _NS_PER_MS, dtype=np.float64)
 
 
 @by_blocks
 def tpot_early_ms(records: Records) -> FloatArray:
-    """Milliseconds by which a late read may make each figure in :func:`tpot_ms` too large."""
-    mask, tokens = _per_token(records)
-    return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS / (tokens[mask] - 1))
+    """Milliseconds by which a late read may make each figure in :data:`tpot_ms` too large."""
+    held = _entering("tpot", records)
+    early_ms = records.first_content_early_ns[held].clip(0) / _NS_PER_MS
+    return np.asarray(early_ms / (streamed_tokens(records)[held] - 1))
 
 
 def lag_limit_ns(rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
@@ -140,31 +123,6 @@ def lag_limit_ns(rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
 def growth_limit_ns(first_ns: float, rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
     """The largest median lag allowed in the last tenth, in nanoseconds, given that of the first tenth."""
     return 2 * first_ns + GROWTH_SHARE * lag_limit_ns(rate, floor_ns)
-
-
-def _first_output_ns(records: Records) -> IntColumn:
-    content, reasoning = records.first_content_ns, records.first_reasoning_ns
-    reasoned = (reasoning != MISSING) & (content != MISSING)
-    return np.where(reasoned, np.minimum(content, reasoning), content)
-
-
-def _per_token(records: Records) -> tuple[BoolColumn, IntColumn]:
-    """For each request, whether it has a TPOT, and how many tokens it streamed."""
-    tokens = streamed_tokens(records)
-    both = (_first_output_ns(records) != MISSING) & (records.last_content_ns != MISSING)
-    return np.asarray(records.ok & both & (tokens >= 2)), tokens
-
-
-def streamed_tokens(records: Records) -> IntColumn:
-    """Output tokens without hidden reasoning; ``MISSING`` where the count is."""
-    hidden = (records.first_reasoning_ns == MISSING) & (records.reasoning_tokens != MISSING)
-    known = records.output_tokens != MISSING
-    return np.where(known, records.output_tokens - np.where(hidden, records.reasoning_tokens, 0), MISSING)
-
-
-def _milliseconds(start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
-    # Subtract as integers: a monotonic stamp has more digits than a float64 keeps to the nanosecond.
-    return np.asarray((end_ns - start_ns) / _NS_PER_MS, dtype=np.float64)
 
 
 FAMILIES: Mapping[str, Measure] = MappingProxyType(
@@ -183,9 +141,6 @@ _MEASURED: Mapping[str, Measure] = MappingProxyType(
     {**FAMILIES, "latency": request_latency_ms, "latency_scheduled": request_latency_scheduled_ms}
 )
 """The same, with the families of requests that generate nothing."""
-_SPANS = {family: measure for family, measure in _MEASURED.items() if isinstance(measure, Span)}
-WAITING = frozenset(_SPANS)
-"""The families whose latency includes a wait for a slot."""
 
 
 def distribution_of(
@@ -210,7 +165,7 @@ def distributions(
     known_ns: list[IntColumn] = []
     waited: Backlog | None = None
     for family in families:
-        entering_ns = _entering_ns(family, runs) if family in WAITING else []
+        entering_ns = _entering_ns(family, runs) if family in SPANS else []
         same = known_ns and all(map(np.array_equal, entering_ns, known_ns))
         if entering_ns and not same:
             known_ns, waited = entering_ns, backlog_among(runs if among is None else among, entering_ns)
@@ -227,15 +182,15 @@ def given_up(family: str, runs: Sequence[Records]) -> GivenUp:
     lasted, known = [np.empty(0)], [np.empty(0)]
     for gone in (run.select(run.given_up) for run in runs):
         if family == "tpot":
-            lasted.append(np.zeros(int((_first_output_ns(gone) != MISSING).sum())))
+            lasted.append(np.zeros(int((first_output_ns(gone) != MISSING).sum())))
             continue
-        span = _SPANS[family]
+        span = SPANS[family]
         start, end = getattr(gone, span.start), getattr(gone, span.end)
         start = np.where(start == MISSING, gone.dispatched_ns, start)
         seen = (end != MISSING) & span.end.startswith("first_")
         last = np.where(gone.finished_ns == MISSING, start, gone.finished_ns)
-        lasted.append(_milliseconds(start, last)[~seen].clip(0))
-        known.append(_milliseconds(start, end)[seen])
+        lasted.append(((last - start) / _NS_PER_MS)[~seen].clip(0))
+        known.append(((end - start) / _NS_PER_MS)[seen])
     return GivenUp(np.concatenate(lasted), np.concatenate(known))
 
 
@@ -245,7 +200,7 @@ def waiting(
     """The samples of each run, and what their requests waited for a slot; None where that is unknown or not
     part of them."""
     samples = [_MEASURED[family](run) for run in runs]
-    if family not in WAITING:
+    if family not in SPANS:
         return samples, None
     return samples, backlog_among(runs if among is None else among, _entering_ns(family, runs))
 
@@ -267,16 +222,12 @@ def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> 
 
 def per_request(family: str, records: Records) -> FloatArray:
     """The latency of every request, in order of submission; NaN for one that :data:`FAMILIES` leaves out."""
-    values = np.full(len(records), np.nan)
-    values[_entering(family, records)] = FAMILIES[family](records)
-    return values
+    return latency_ms(family, records)
 
 
 def _entering(family: str, records: Records) -> BoolColumn:
     """Which requests are in the vector of a family."""
-    if family == "tpot":
-        return _per_token(records)[0]
-    return _SPANS[family].held(records)
+    return ~np.isnan(latency_ms(family, records))
 
 
 ROUND_TRIP_TOLERANCE_MS = 0.5

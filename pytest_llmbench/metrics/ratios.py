@@ -134,7 +134,5 @@ def accuracy(runs: Sequence[Records]) -> dict[str, Estimate]:
         found = found._replace(interval=Interval(*ends))
     return {
         ACCURACY: share_estimate(found, "no questions"),
-        ACCURACY_OF_SET: Estimate(
-            share, share, share, LEVEL, asked, "of these questions", "ratio", kind=EstimateKind.OBSERVED
-        ),
+        ACCURACY_OF_SET: Estimate.observed(share, asked, "of these questions", "ratio", exact=True),
     }

@@ -263,16 +263,7 @@ def critical_evictions(runs: Sequence[Records], engines: Sequence[EngineReadings
     grown = [None if engine is None else engine.grown("critical_evictions") for engine in engines]
     if grown and all(count is not None for count in grown):
         total = float(sum(count for count in grown if count is not None))
-        return Estimate(
-            total,
-            total,
-            total,
-            LEVEL,
-            n,
-            "counter of the engine's metrics page",
-            "count",
-            kind=EstimateKind.OBSERVED,
-        )
+        return Estimate.observed(total, n, "counter of the engine's metrics page", "count", exact=True)
     counts = [run.critical_evictions[run.critical_evictions != MISSING] for run in runs]
     told = sum(map(len, counts))
     if not told:
@@ -282,7 +273,8 @@ def critical_evictions(runs: Sequence[Records], engines: Sequence[EngineReadings
     )
     total = float(sum(int(each.sum()) for each in counts))
     method = f"sum over {told} requests that tell it"
-    kind = EstimateKind.OBSERVED
-    if accepted:
-        kind, method = EstimateKind.BOUND, f"{method}; {accepted} accepted ones do not"
-    return Estimate(total, total, None if accepted else total, LEVEL, told, method, "count", kind=kind)
+    found = Estimate.observed(total, told, method, "count", exact=True)
+    if not accepted:
+        return found
+    method += f"; {accepted} accepted ones do not"
+    return replace(found, upper=None, kind=EstimateKind.BOUND, method=method)

@@ -6,21 +6,23 @@ What the server does not say is undefined, with ``not measurable`` and the reaso
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
+from pytest_llmbench.metrics.latency import by_blocks
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import EndpointFact, Facts, TokenizerFact
 from pytest_llmbench.model.numbers import number, percentage
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats.runs import streamed_tokens
 
 FloatArray = npt.NDArray[np.float64]
 NOT_MEASURABLE = "not measurable"
@@ -41,11 +43,8 @@ def startup_time(facts: Facts) -> dict[str, Estimate]:
     took_s = facts.value(EndpointFact.STARTUP_S)
     if took_s is None:
         return {}
-    asked_s = min(took_s, 0.1)
-    found = Estimate(
-        took_s, took_s, took_s, LEVEL, 1, "observed", "s", too_high_by=asked_s, kind=EstimateKind.OBSERVED
-    )
-    return {"startup_time": found}
+    found = Estimate.observed(took_s, 1, "observed", "s", exact=True)
+    return {"startup_time": replace(found, too_high_by=min(took_s, 0.1))}
 
 
 COLD_START_NS = 250_000_000
@@ -228,9 +227,7 @@ def mean_parts_of_ttft(seen: Sequence[EngineReadings | None]) -> dict[str, Estim
         requests = sum(count for _, count in known)
         if requests > 0 and len(known) == len(seen):
             mean_ms = 1e3 * sum(seconds for seconds, _ in known) / requests
-            found[f"{family}.mean"] = Estimate(
-                mean_ms, None, None, LEVEL, round(requests), FROM_PAGE, "ms", kind=EstimateKind.OBSERVED
-            )
+            found[f"{family}.mean"] = Estimate.observed(mean_ms, round(requests), FROM_PAGE, "ms")
     return found
 
 

@@ -35,14 +35,14 @@ from pytest_llmbench.metrics.latency import given_up, per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.summary import STATISTICS, distribution, with_given_up
 from pytest_llmbench.metrics.throughput import Limits, share_within
-from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.clusters import Clusters
-from pytest_llmbench.stats.look_samples import Ends, scores
+from pytest_llmbench.stats.look_samples import scores
 from pytest_llmbench.stats.percentiles import PERCENTILES
-from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.runs import Ends, FloatArray
 
 _NS_PER_MS = 1e6
 _BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
@@ -114,9 +114,7 @@ def latencies(runs: Sequence[Records], quantity: str, of: TurnClass | None) -> d
     every = np.concatenate([each for each, _ in samples])
     named = with_given_up(named, PERCENTILES, gone, np.sort(every), len(every), pool.percentiles)
     for name, value in (("min", float(every.min())), ("max", float(every.max()))):
-        named[name] = Estimate(
-            value, None, None, LEVEL, len(every), "observed", "ms", kind=EstimateKind.OBSERVED
-        )
+        named[name] = Estimate.observed(value, len(every), "observed", "ms")
     return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}
 
 
@@ -135,13 +133,21 @@ def _by_session(run: Records, quantity: str, of: TurnClass | None) -> tuple[Floa
 
 
 def ranks(run: Records) -> IntColumn:
-    """For each request, the rank of its session in the order in which they began."""
-    session, inverse = np.unique(run.session, return_inverse=True)
+    """For each request, the rank of its session in the order in which they began; the lower number first
+    where several began at once."""
+    begun_ns, which = begun(run)
+    ranks = np.empty(len(begun_ns), dtype=np.int64)
+    ranks[np.argsort(begun_ns, kind="stable")] = np.arange(len(begun_ns))
+    return ranks[which]
+
+
+def begun(run: Records) -> tuple[IntColumn, IntColumn]:
+    """The instant at which each session began, in the order of session numbers; and for each request the
+    place of its session among them."""
+    session, which = np.unique(run.session, return_inverse=True)
     begun_ns = np.full(len(session), np.iinfo(np.int64).max)
-    np.minimum.at(begun_ns, inverse, run.scheduled_ns)
-    ranks = np.empty(len(session), dtype=np.int64)
-    ranks[np.lexsort((session, begun_ns))] = np.arange(len(session))
-    return ranks[inverse]
+    np.minimum.at(begun_ns, which, run.scheduled_ns)
+    return begun_ns, which
 
 
 def _clusters(ms: FloatArray, counts: IntColumn) -> Clusters:

@@ -26,6 +26,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
 from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
 from pytest_llmbench.stats.percentiles import PERCENTILES, percentiles
+from pytest_llmbench.stats.runs import SPANS
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -105,13 +106,13 @@ class _Leeway(NamedTuple):
     instants have it."""
 
 
-_TTFT = _Leeway(latency.ttft_ms, lambda records: -early_ms(latency.ttft_ms, records))
+_TTFT = _Leeway(latency.ttft_ms, lambda records: -early_ms(SPANS["ttft"], records))
 _LATENCIES = {
     "ttft": _TTFT,
     "ttft_scheduled": _TTFT,
     "ttft_any": _TTFT,
     "ttfo": _TTFT,
-    "ttot": _Leeway(latency.ttot_ms, lambda records: -early_ms(latency.ttot_ms, records), lagged=False),
+    "ttot": _Leeway(latency.ttot_ms, lambda records: -early_ms(latency.TTOT, records), lagged=False),
     # The first token may have come earlier, so the same tokens may have taken longer.
     "tpot": _Leeway(latency.tpot_ms, tpot_early_ms, lagged=False),
     "e2e": _Leeway(latency.e2e_ms),

@@ -137,6 +137,12 @@ class Estimate:
     ) -> Estimate:
         return cls(None, None, None, level, n, method, unit, kind=EstimateKind.UNDEFINED, reason=reason)
 
+    @classmethod
+    def observed(cls, value: float, n: int, method: str, unit: str, *, exact: bool = False) -> Estimate:
+        """What was seen or counted. ``exact``: it is also both ends; else it bounds nothing."""
+        end = value if exact else None
+        return cls(value, end, end, LEVEL, n, method, unit, kind=EstimateKind.OBSERVED)
+
     def at_least(self, reason: Reason, why: str) -> Estimate:
         """The same as a lower bound. ``why``: what is not known above it, in words."""
         method = f"{self.method}; a lower bound: {why}"

@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,13 +47,9 @@ from pytest_llmbench.model.plan import Load, Quantity
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
 from pytest_llmbench.stats.percentiles import PERCENTILES
-from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.runs import Ends, FloatArray
 from pytest_llmbench.stats.spectral import normal_quantile
 from pytest_llmbench.stats.stationarity import IntArray
-
-if TYPE_CHECKING:
-    from pytest_llmbench.stats.look_samples import Ends
-
 
 ENOUGH = 10.0
 """The relaxation times that a run has to span for an upper end of a higher percentile."""

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.definitions import SPREAD as SPREAD_STATISTICS
 from pytest_llmbench.metrics.definitions import MetricDefinition
-from pytest_llmbench.metrics.latency import streamed_tokens, tpot_ms
+from pytest_llmbench.metrics.latency import tpot_ms
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.stats.runs import streamed_tokens
 
 FloatArray = npt.NDArray[np.float64]
 

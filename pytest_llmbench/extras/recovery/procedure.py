@@ -17,7 +17,7 @@ from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS
 from pytest_llmbench.methodology.measuring.frame import Heading
 from pytest_llmbench.methodology.measuring.one_load import one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.parameters import parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition, relayed
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.throughput import load_end_ns
@@ -202,15 +202,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
     """The procedure of one load, disturbed in each run of it."""
     steps = one_load_procedure(result)(parameters, setting)
-    try:
-        plan = next(steps)
-        while True:
-            plan = steps.send((yield _disturbed(parameters, plan)))
-    except StopIteration as stop:
-        made: TestResult = stop.value
-        return made
-    finally:
-        steps.close()
+    return (yield from relayed(steps, lambda plan: _disturbed(parameters, plan)))
 
 
 def _disturbed(parameters: Parameters, plan: LoadPlan) -> LoadPlan:

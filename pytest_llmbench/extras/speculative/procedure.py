@@ -42,7 +42,7 @@ from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestPara
 from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.definitions import MetricDefinition
-from pytest_llmbench.metrics.latency import FAMILIES, distributions, streamed_tokens, tpot_ms
+from pytest_llmbench.metrics.latency import FAMILIES, distributions, tpot_ms
 from pytest_llmbench.metrics.ratios import exact_share
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate, Reason
@@ -53,6 +53,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, IntColumn, Records, split_by_class
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.stats.runs import streamed_tokens
 
 LENGTH: Final = MetricDefinition(
     "acceptance_length",

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.jobs import job_metrics
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, by_run
+from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import Row, cells
 from pytest_llmbench.model.observation import Observation
@@ -55,7 +55,7 @@ def _metrics(runs: Sequence[Observation]) -> dict[str, Estimate]:
     calls = [each for run in runs for each in run.adapter_calls]
     failed = float(sum(1 for each in calls if each.problem))
     found["adapter_call_failures"] = (
-        Estimate(failed, failed, failed, 0.95, len(calls), "counted", "count", kind=EstimateKind.OBSERVED)
+        Estimate.observed(failed, len(calls), "counted", "count", exact=True)
         if calls
         else Estimate.undefined(unit="count", method="no call was sent", n=0)
     )

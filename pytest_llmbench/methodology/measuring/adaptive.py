@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -73,18 +73,9 @@ EACH = "[*]"
 GOODPUT_SHARE = "goodput_share"
 
 _NAME = re.compile(r"(?P<base>\w+)(?:\[(?P<bucket>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
-_QUANTITIES: dict[str, Quantity] = {
-    "ttft": "ttft",
-    "ttft_scheduled": "ttft_scheduled",
-    "ttft_any": "ttft_any",
-    "ttft_first_event": "ttft_first_event",
-    "tpot": "tpot",
-    "e2e": "e2e",
-    "e2e_scheduled": "e2e_scheduled",
-}
+_QUANTITIES: dict[str, Quantity] = {each: each for each in get_args(Quantity) if each in FAMILIES}
 _OF_STAGES = ("completion_rate", "request_throughput", "input_token_throughput", "output_token_throughput")
 """What each stage has beside latencies."""
-assert _QUANTITIES.keys() == FAMILIES.keys()
 _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled": "latency_scheduled"}
 """Metric → quantity that looks can judge, for requests that generate nothing."""
 
@@ -245,8 +236,6 @@ class AdaptiveParameters(LoadParameters):
         most = self.most_requests
         if self.is_job:
             return []
-        # Imported here: only sessions of the usual scale ask.
-
         told = f"{'max_requests' if self.is_auto else 'requests'}={most}"
         told += f", runs={self.run_count}" if self.run_count > 1 else ""
         found = []
@@ -402,8 +391,9 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
 
 def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> dict[str, Estimate]:
     # Imported here, as below: loads whose limits are judged on the plain metrics need none of it.
-    from pytest_llmbench.stats.look_samples import Ends, values
+    from pytest_llmbench.stats.look_samples import values
     from pytest_llmbench.stats.looks import estimate
+    from pytest_llmbench.stats.runs import Ends
 
     found = {}
     for each in parameters.objectives:

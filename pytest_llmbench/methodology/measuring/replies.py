@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting, relayed
 from pytest_llmbench.metrics.chunking import Runs, gathered_share
 from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short, miscount
@@ -189,23 +189,18 @@ def as_believed(procedure: Test) -> Test:
     """The procedure, shown the measured loads without the counts of output tokens that cannot be."""
 
     def shown(parameters: Any, setting: Setting) -> Procedure[TestResult]:
-        steps = procedure(parameters, setting)
         # Identity of records without counts → these, those that came, and why they are not believed.
         hidden: dict[int, tuple[Records, Records, str]] = {}
-        try:
-            plan = next(steps)
-            while True:
-                seen = yield plan
-                found = miscount([seen], setting.facts) if seen.plan.phase is Phase.MEASURE else None
-                if found is not None:
-                    bare = seen.records.without_output_counts()
-                    hidden[id(bare)] = bare, seen.records, found.why
-                    seen = replace(seen, records=bare)
-                plan = steps.send(seen)
-        except StopIteration as stop:
-            result: TestResult = stop.value
-        finally:
-            steps.close()
+
+        def seen(run: Observation) -> Observation:
+            found = miscount([run], setting.facts) if run.plan.phase is Phase.MEASURE else None
+            if found is None:
+                return run
+            bare = run.records.without_output_counts()
+            hidden[id(bare)] = bare, run.records, found.why
+            return replace(run, records=bare)
+
+        result = yield from relayed(procedure(parameters, setting), seen=seen)
         told = [hidden.get(id(run.records)) for run in result.observations]
         came = (
             run if known is None else replace(run, records=known[1])

@@ -39,7 +39,6 @@ from pytest_llmbench.methodology.measuring.warmup import (
 )
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering, early_pause
-from pytest_llmbench.metrics.latency import streamed_tokens
 from pytest_llmbench.metrics.server_side import (
     BY_SERVER,
     LEAST_READ_SHARE,
@@ -58,6 +57,7 @@ from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.stats.runs import streamed_tokens
 from pytest_llmbench.workloads.stream import streamed
 
 LOOP_LAG_WARNING_MS = 10.0

@@ -47,23 +47,11 @@ def warm_up(
     measured prompt is already in a prefix cache. ``variant``: the SUT variant to warm up;
     ``fresh_state``: after its restart or flush. Raises :class:`SUTError` when not one request succeeds.
     """
-    told = setting if workload is None else replace(setting, workload=workload)
-    steps = _warm_up(told, concurrency, variant)
-    try:
-        plan = next(steps).with_(fresh_state=fresh_state)
-        while True:
-            seen = yield plan.with_(variant=variant)
-            plan = steps.send(seen)
-    except StopIteration as stop:
-        report: WarmupReport = stop.value
-        return report
-
-
-def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedure[WarmupReport]:
+    setting = setting if workload is None else replace(setting, workload=workload)
     policy = setting.warmup
     if not policy.wanted:
         return WarmupReport()
-    before = yield _probe(setting, 0, variant)
+    before = yield _probe(setting, 0, variant).with_(fresh_state=fresh_state)
     loads: list[Observation] = []
     planned = 0
     in_flight = concurrency or policy.concurrency
@@ -74,8 +62,8 @@ def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedu
         planned < policy.max_requests
     ):
         count = max(policy.requests if planned == 0 else policy.requests // 4, 1)
-        load = ClosedLoop(in_flight)
-        plan = part.plan(setting, "warm-up", load, count, phase=Phase.WARMUP, first=planned)
+        load, own = ClosedLoop(in_flight), {"phase": Phase.WARMUP, "first": planned, "variant": variant}
+        plan = part.plan(setting, "warm-up", load, count, **own)
         loads.append((yield plan))
         requests_ok, output_tokens = _volume(loads)
         planned += plan.requests
@@ -98,7 +86,8 @@ def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
     deviations = setting.workload.specification().get("deviations")  # the salt of one arm of a comparison
     part = part_of(setting, workload, "probe", variant=variant, deviations=deviations)
     label = "probe" if number == 0 else f"probe {number}"
-    return part.plan(setting, label, ClosedLoop(1), 1, workload=workload, phase=Phase.PROBE, first=number)
+    own = {"workload": workload, "phase": Phase.PROBE, "first": number, "variant": variant}
+    return part.plan(setting, label, ClosedLoop(1), 1, **own)
 
 
 def _volume(loads: Sequence[Observation]) -> tuple[int, int]:

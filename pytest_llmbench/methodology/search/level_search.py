@@ -37,7 +37,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.probing import OpenEnd, ceilings, doubling, searched
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE, IN_FLIGHT, Queue, growth_in_flight, queue_of
 from pytest_llmbench.metrics.kv_cache import out_of_memory_errors, timeouts
-from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
+from pytest_llmbench.metrics.session_figures import begun, jobs_of, turn_metrics
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
@@ -45,7 +45,7 @@ from pytest_llmbench.model.numbers import against, number, percentage, quantity,
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import USUAL, Session, TurnClass
 from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
@@ -487,7 +487,7 @@ def _start_rate(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
     """The jobs per hour at which the sessions of a level really began."""
     if jobs is None:
         return 0.0
-    begun_ns = _begun_ns(by_rate[jobs].records)
+    begun_ns, _ = begun(by_rate[jobs].records)
     took_ns = int(np.ptp(begun_ns)) if len(begun_ns) > 1 else 0
     return float(f"{(len(begun_ns) - 1) * 1e9 * _HOUR_S / took_ns:.4g}") if took_ns else float(jobs)
 
@@ -514,11 +514,10 @@ def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...], b
     jobs = jobs_of(records)
     if not jobs.complete.any():
         return Records.concatenate([]), None, ("no session was completed",), False
-    begun = _begun_ns(records)
-    begun_ns = begun[np.unique(records.session, return_inverse=True)[1]]
-    first_ns, last_ns = run.started_ns, int(begun.max())
+    begun_ns, which = begun(records)
+    first_ns, last_ns = run.started_ns, int(begun_ns.max())
     fill_ns = round(FILL * float(jobs.time_s[jobs.complete].mean()) * 1e9)
-    counted = records.select((begun_ns >= first_ns + fill_ns) & (records.session != MISSING))
+    counted = records.select((begun_ns[which] >= first_ns + fill_ns) & (records.session != MISSING))
     if last_ns - first_ns < 2 * fill_ns:
         lasted, needed = (quantity(ns / 1e9, "s") for ns in (last_ns - first_ns, 2 * fill_ns))
         why = f"{TOO_SHORT}: sessions started for {lasted}, their length needs {needed}"
@@ -533,7 +532,7 @@ def _behind(counted: Records) -> tuple[str, ...]:
     take slope · dt longer end (1 + slope) dt apart: the rate of the ends is 1 / (1 + slope) of that of the
     starts."""
     jobs = jobs_of(counted)
-    begun_s = _begun_ns(counted)[np.searchsorted(np.unique(counted.session), jobs.session)] / 1e9
+    begun_s = begun(counted)[0][np.searchsorted(np.unique(counted.session), jobs.session)] / 1e9
     x, y = begun_s[jobs.complete], jobs.llm_s[jobs.complete]
     if len(x) < _FEWEST_FOR_SLOPE or np.ptp(x) == 0:
         return ()
@@ -543,11 +542,3 @@ def _behind(counted: Records) -> tuple[str, ...]:
     share, limit = percentage(1 / (1 + slope)), percentage(COMPLETION_SHARE)
     told = f"sessions end at {share} of the rate at which they begin (limit {limit})"
     return (f"{told}: their LLM time grows by {quantity(slope, 's')} per second",)
-
-
-def _begun_ns(records: Records) -> IntColumn:
-    """The instant at which each session began, in the order of session numbers."""
-    number, inverse = np.unique(records.session, return_inverse=True)
-    begun = np.full(len(number), np.iinfo(np.int64).max)
-    np.minimum.at(begun, inverse, records.scheduled_ns)
-    return begun

@@ -92,15 +92,20 @@ def between(
         if stretch == stretches:
             return low, None
         high = rounded(high * 1.5)
-    while high - low > step * (1 + 1e-9):
-        middle = rounded((low + high) / 2)
-        if not low < middle < high:
+    return (yield from _narrowed(low, high, step, rounded))
+
+
+def _narrowed(passed: float, failed: float, step: float, rounded: Callable[[float], float]) -> Chooser[float]:
+    """Bisection until the bracket is no wider than the step."""
+    while failed - passed > step * (1 + 1e-9):
+        middle = rounded((passed + failed) / 2)
+        if not passed < middle < failed:
             break
         if (yield middle):
-            low = middle
+            passed = middle
         else:
-            high = middle
-    return low, high
+            failed = middle
+    return passed, failed
 
 
 STEPS_DOWN = (0, 1, 2, 3, 4, 8, 16)
@@ -114,20 +119,9 @@ def downwards(start: float, step: float, least: float, rounded: Callable[[float]
     failed: float | None = None
     for value in dict.fromkeys(rounded(max(start - steps * step, least)) for steps in STEPS_DOWN):
         if (yield value):
-            passed = value
-            break
+            return (value, None) if failed is None else (yield from _narrowed(value, failed, step, rounded))
         failed = value
-    else:
-        return None, failed
-    while failed is not None and failed - passed > step * (1 + 1e-9):
-        middle = rounded((passed + failed) / 2)
-        if not passed < middle < failed:
-            break
-        if (yield middle):
-            passed = middle
-        else:
-            failed = middle
-    return passed, failed
+    return None, failed
 
 
 LoadModel = Literal["open", "closed"]
@@ -152,6 +146,32 @@ class Range:
 
     def as_list(self) -> list[float]:
         return [self.minimum, self.maximum, self.step]
+
+
+def plan_of_level(
+    setting: Setting,
+    sequence: RequestSlice,
+    law: OpenLoop | None,
+    value: float,
+    duration_s: float,
+    rate: float | None,
+    *,
+    label: str = "",
+    probes: int = 1,
+) -> LoadPlan:
+    """A level of a search: an open loop by its ``law``, or a closed loop, which will not exceed twice the
+    ``rate``. ``label``: what its label begins with. ``probes``: its fewest requests, in those of a probe."""
+    if law is not None:
+        load, least = replace(law, rate=value), probes * PROBE_REQUESTS.count(setting.scale)
+        return sequence.open_loop(setting, f"{label}{trimmed(value)} req/s", load, duration_s, at_least=least)
+    return sequence.closed_loop(
+        setting,
+        f"{label}{trimmed(value)} in flight",
+        int(value),
+        duration_s=duration_s,
+        at_least=int(value),
+        most_rps=None if rate is None else 2.0 * rate,
+    )
 
 
 class Probes:
@@ -192,20 +212,8 @@ class Probes:
         return self.keep(value, attempts.level)
 
     def _plan(self, value: float) -> LoadPlan:
-        if self.load_model == "open":
-            load, least = replace(self.law, rate=value), PROBE_REQUESTS.count(self.setting.scale)
-            plan = self.sequence.open_loop(
-                self.setting, f"{trimmed(value)} req/s", load, self.duration_s, at_least=least
-            )
-            return plan.with_(may_break=True)
-        plan = self.sequence.closed_loop(
-            self.setting,
-            f"{trimmed(value)} in flight",
-            int(value),
-            duration_s=self.duration_s,
-            at_least=int(value),
-            most_rps=None if self.most_rps is None else 2.0 * self.most_rps,
-        )
+        law = self.law if self.load_model == "open" else None
+        plan = plan_of_level(self.setting, self.sequence, law, value, self.duration_s, self.most_rps)
         return plan.with_(may_break=True)
 
     def _seen(self, run: Observation) -> Seen:

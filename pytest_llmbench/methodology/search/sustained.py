@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.offered import is_offered
-from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.methodology.search.probing import Holds, downwards, rate_of, value_of
+from pytest_llmbench.methodology.search.probing import Holds, downwards, plan_of_level, rate_of, value_of
 from pytest_llmbench.methodology.search.probing import searched as searching
 from pytest_llmbench.methodology.search.search import Searched
-from pytest_llmbench.model.numbers import Amount, trimmed
+from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -120,19 +120,9 @@ class Sustaining:
             return level_of(sequence.sent(run), reference=reference, seed=setting.seed, role=self.role)
 
         def plan() -> LoadPlan:
-            if self.searched.load_model == "open":
-                least = REPORTED_PROBES * PROBE_REQUESTS.count(setting.scale)
-                label_of, load = f"{label}{trimmed(value)} req/s", replace(self.law, rate=value)
-                return sequence.open_loop(setting, label_of, load, self.duration_s, at_least=least)
-            rate = rate_of(self.start)
-            return sequence.closed_loop(
-                setting,
-                f"{label}{trimmed(value)} in flight",
-                int(value),
-                duration_s=self.duration_s,
-                at_least=int(value),
-                most_rps=None if rate is None else 2.0 * rate,
-            )
+            law = self.law if self.searched.load_model == "open" else None
+            own = value, self.duration_s, rate_of(self.start)
+            return plan_of_level(setting, sequence, law, *own, label=label, probes=REPORTED_PROBES)
 
         return (yield from attempted(plan, see, setting.remeasure, at_stake=self.at_stake))
 

@@ -53,7 +53,7 @@ from pytest_llmbench.metrics.itl import (
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.draft import FEWEST_TOKENS, ITL_PERCENTS, ITL_REQUESTS, ITL_SAMPLES
-from pytest_llmbench.model.estimate import Estimate, EstimateKind
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, LoadFact, Origin, ResultFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import (
@@ -353,7 +353,7 @@ def _observed(value: float | None, unit: str, samples: ItlCounts) -> Estimate:
     n = samples.gaps
     if value is None:
         return Estimate.undefined(unit=unit, method="too few samples", n=n)
-    return Estimate(float(value), None, None, 0.95, n, "observed", unit, kind=EstimateKind.OBSERVED)
+    return Estimate.observed(float(value), n, "observed", unit)
 
 
 def modality_word(shape: Modality) -> str | None:

@@ -32,6 +32,7 @@ from pytest_llmbench.methodology.pressure import (
     Recovery,
     before_overload,
     pressed,
+    pressure_finding,
     recovery_probes,
 )
 from pytest_llmbench.methodology.procedure import (
@@ -58,7 +59,7 @@ from pytest_llmbench.metrics.kv_cache import (
     timeouts,
 )
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
-from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import IsolationFact, LoadFact, SUTFact
 from pytest_llmbench.model.numbers import Amount, percent_label, trimmed
 from pytest_llmbench.model.objective import Objective
@@ -432,7 +433,7 @@ def _report(
         notes=[*overload.notes, *_notes(told, overload.recoveries)],
         load={**load, IsolationFact.HEALTH_PROBE: "a probe request after every level"},
         budgeted=budgeted,
-        findings=(told.finding(),) if ran else (),
+        findings=(pressure_finding(told),) if ran else (),
     )
 
 
@@ -465,16 +466,8 @@ def _events_per_request(seen: Observation) -> Estimate:
         return Estimate.undefined(
             unit="ratio", method="the engine serves no counter of preemptions", reason=Reason.NOT_MEASURABLE
         )
-    return Estimate(
-        point=events / len(seen.records),
-        lower=None,
-        upper=None,
-        level=0.95,
-        n=len(seen.records),
-        method="events of the engine's counter / requests",
-        unit="ratio",
-        kind=EstimateKind.OBSERVED,
-    )
+    n, method = len(seen.records), "events of the engine's counter / requests"
+    return Estimate.observed(events / n, n, method, "ratio")
 
 
 def _notes(told: PressedLevels, recoveries: Mapping[float, Recovery]) -> list[Note]:
