@@ -24,6 +24,7 @@ from pytest_llmbench.simulator.serving.asgi import (
     read_body,
     send_json,
     send_whole,
+    until_disconnect,
 )
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import (
@@ -266,8 +267,7 @@ class Profiler:
     async def serve(self, path: str, receive: Receive, send: Send) -> None:
         """Answer one call: 200 without a body. RefusalError: it fails, or the profiler is not on."""
         if self._state == "hangs":
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await until_disconnect(receive)
             return
         if self._state == "fails":
             raise RefusalError(500, "the profiler failed (a fault of the scenario)")

@@ -10,7 +10,6 @@ import pytest
 from driven_engine import MS, KeptReply, VirtualAlarm, given
 from nvml_face import nvml_face
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine import power
 from pytest_llmbench.simulator.engine.power import DeviceReading, PowerMeter, read_devices
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -158,22 +157,3 @@ def test_the_face_of_nvml_has_its_units_and_its_lost_gpu() -> None:
     assert nvml.nvmlDeviceGetCount() == 2
     with pytest.raises(nvml.NVMLError, match="GPU is lost"):
         nvml.nvmlDeviceGetPowerUsage(handle)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("step_w=-1", r"step_w=-1.: step_w is -1; it must be 0 or more\n"),
-        ("step_w=3", "step_w is 3.0, but without idle_w nothing is known of power"),
-        ("power_fault=silent", "power_fault is silent, but without idle_w"),
-        ("idle_w=-1", "idle_w is -1; it must be 0 or more"),
-        ("idle_w=1&decode_mj_per_token=nan", "decode_mj_per_token is nan; it must be 0 or more"),
-        (
-            "idle_w=1&power_fault=gone",
-            "it must be one of counter_resets, counter_stands, device_gone, silent",
-        ),
-    ],
-)
-def test_impossible_options_of_power_are_refused(options: str, said: str) -> None:
-    with pytest.raises(SuiteError, match=said):
-        parse_scenario(f"fast?{options}")

@@ -121,6 +121,15 @@ def test_every_mistake_of_every_part_is_said_at_once() -> None:
         ("think_hard_cap_tokens=100", "does not think"),
         ("max_adapters=2", "adapters is 0"),
         ("chunked_prefill=off", r"max_num_batched_tokens \(2048\) is below context_limit_tokens \(1"),
+        ("step_w=-1", r"step_w=-1.: step_w is -1; it must be 0 or more\n"),
+        ("step_w=3", "step_w is 3.0, but without idle_w nothing is known of power"),
+        ("power_fault=silent", "power_fault is silent, but without idle_w"),
+        ("idle_w=-1", "idle_w is -1; it must be 0 or more"),
+        ("idle_w=1&decode_mj_per_token=nan", "decode_mj_per_token is nan; it must be 0 or more"),
+        (
+            "idle_w=1&power_fault=gone",
+            "it must be one of counter_resets, counter_stands, device_gone, silent",
+        ),
     ],
 )
 def test_what_cannot_be_or_would_do_nothing_is_refused(options: str, said: str) -> None:
