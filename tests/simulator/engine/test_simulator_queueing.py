@@ -40,18 +40,3 @@ def test_an_overloaded_queue_grows_without_end() -> None:
     """At twice the capacity the n-th arrival waits for about n/2 services."""
     waits = waits_ns(2.0, 4000, seed=5)
     assert waits[-1] == pytest.approx(2000 * SERVICE_NS, rel=0.1)
-
-
-def test_latency_has_its_knee_where_throughput_saturates() -> None:
-    """16 places of 50 tokens saturate at some 100 requests/s: latency is flat below and runs away above."""
-
-    def mean_ttft_ns(rate_hz: float) -> float:
-        arrivals = [(round(i / rate_hz * 1e9), EngineSequence(str(i), 100, 50)) for i in range(800)]
-        run = drive(Engine(config(max_num_seqs=16)), arrivals)
-        return fmean(run.token_ns[sequence][0] - arrived for arrived, sequence in arrivals)
-
-    step_us = A + (16 / 50) * 100 * B + 16 * (49 / 50) * (50 + 0.5 * 125)
-    capacity_hz = 16 / 50 / step_us * 1e6
-    idle, below, above = (mean_ttft_ns(share * capacity_hz) for share in (0.05, 0.8, 1.3))
-    assert below < 3 * idle
-    assert above > 20 * idle

@@ -36,8 +36,10 @@ EACH_OPTION = st.builds(
 )
 
 
-def reply(options: StreamOptions, tokens: int, thoughts: int = 0, *, plain: bool = False) -> bytes:
-    """The body of a streamed reply."""
+def replied(
+    options: StreamOptions, tokens: int, thoughts: int = 0, *, plain: bool = False
+) -> tuple[bytes, GroundTruth]:
+    """The body of a streamed reply, and its truth. The clock counts what has been sent, the headers first."""
     texts = TokenTexts(3, options.reasoning_place, options.first_chunk)
     texts.reason_first(thoughts)
     truth = GroundTruth("id", 0, prompt_tokens=5)
@@ -68,7 +70,11 @@ def reply(options: StreamOptions, tokens: int, thoughts: int = 0, *, plain: bool
     asyncio.run(run())
     assert all(writes)
     assert (truth.output_tokens, truth.reasoning_tokens) == (tokens, thoughts)
-    return b"".join(writes[1:])
+    return b"".join(writes[1:]), truth
+
+
+def reply(options: StreamOptions, tokens: int, thoughts: int = 0, *, plain: bool = False) -> bytes:
+    return replied(options, tokens, thoughts, plain=plain)[0]
 
 
 def joined(raw: bytes) -> dict[str, str]:
@@ -117,6 +123,19 @@ def test_usage_on_a_chunk_counts_its_tokens_and_none_that_closed_it() -> None:
     raw = reply(StreamOptions(tokens_per_chunk=4, usage="every_chunk"), 8, thoughts=3)
     chunks = [json.loads(event[6:]) for event in raw.decode().split("\n\n") if event.startswith("data: {")]
     assert [each["usage"]["completion_tokens"] for each in chunks if "usage" in each] == [1, 3, 7, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("options", "instants"),
+    [
+        (StreamOptions(), (1, 4)),
+        (StreamOptions(blank_every=3), (1, 5)),  # the last text comes with the finish reason
+        (StreamOptions(events_per_write=100), (1, 1)),
+    ],
+)
+def test_text_is_noted_as_it_is_written(options: StreamOptions, instants: tuple[int, int]) -> None:
+    truth = replied(options, 3)[1]
+    assert (truth.first_write_ns, truth.last_write_ns) == instants
 
 
 class _Gathered(ChunkedReply):
