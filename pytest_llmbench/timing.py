@@ -14,7 +14,7 @@ import gc
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -62,40 +62,25 @@ class MonotonicClock:
         await asyncio.sleep(seconds)
 
 
-class VirtualClock:
-    """A clock that moves only when somebody sleeps; a sleep of 0 costs ``tick_ns``."""
-
-    name = "virtual"
-    reported_resolution_ns = 1
-
-    def __init__(self, start_ns: int = 1_000_000_000, *, tick_ns: int = 10_000) -> None:
-        self.now_ns = start_ns
-        self.tick_ns = tick_ns
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def wall_ns(self) -> int:
-        return self.now_ns
-
-    async def sleep(self, seconds: float) -> None:
-        self.now_ns += max(self.tick_ns, round(seconds * 1e9))
-        await asyncio.sleep(0)
-
-
 def anchor(clock: Clock) -> ClockAnchor:
-    """One instant on both clocks: the reading of the wall clock with the narrowest monotonic bracket."""
+    """One instant on both clocks."""
     from pytest_llmbench.model.observation import ClockAnchor  # late: an embedded engine needs no NumPy
 
-    best: tuple[int, ClockAnchor] | None = None
-    for _ in range(_ANCHOR_READINGS):
-        before = clock.monotonic_ns()
-        wall = clock.wall_ns()
-        width = clock.monotonic_ns() - before
+    return ClockAnchor(*bracketed(clock.monotonic_ns, clock.wall_ns, _ANCHOR_READINGS))
+
+
+def bracketed(monotonic_ns: Callable[[], int], wall_ns: Callable[[], int], looks: int) -> tuple[int, int]:
+    """One instant on two clocks: of ``looks`` readings of the wall clock the one between the two nearest
+    readings of the monotonic one, whose middle it belongs to."""
+    best: tuple[int, int, int] | None = None
+    for _ in range(looks):
+        before = monotonic_ns()
+        wall = wall_ns()
+        width = monotonic_ns() - before
         if best is None or width < best[0]:
-            best = (width, ClockAnchor(monotonic_ns=before + width // 2, wall_ns=wall))
+            best = width, before + width // 2, wall
     assert best is not None
-    return best[1]
+    return best[1:]
 
 
 def stepped_ns(before: ClockAnchor, after: ClockAnchor) -> int:

@@ -77,8 +77,9 @@ def mean_tokens(planned: Collection[PlannedRequest]) -> float:
     return sum(request.max_tokens for request in planned) / len(planned) if planned else 0.0
 
 
-def too_much(connections: int, limits: Limits) -> list[str]:
-    """Which of the limits are too low for so many connections, in words."""
+def refuse_too_much(connections: int, limits: Limits, where: str) -> None:
+    """Raise SuiteError, before anything is sent, if a load needs more than this machine can have open at
+    once."""
     found = []
     if limits.descriptors is not None and connections + KEPT > limits.descriptors:
         found.append(
@@ -90,13 +91,7 @@ def too_much(connections: int, limits: Limits) -> list[str]:
             f"{connections} connections to one server need as many local ports, there are "
             f"{limits.ports}: {_ASK_PORTS}"
         )
-    return found
-
-
-def refuse_too_much(connections: int, limits: Limits, where: str) -> None:
-    """Raise SuiteError, before anything is sent, if a load needs more than this machine can have open at
-    once."""
-    if found := too_much(connections, limits):
+    if found:
         raise SuiteError.from_mistakes(found, where=where, remedy=f"or {_ASK_LESS}")
 
 

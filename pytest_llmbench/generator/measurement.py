@@ -20,9 +20,7 @@ from pytest_llmbench.generator.selfcheck import (
     Heartbeat,
     HostCpu,
     SleepWatch,
-    context_switches,
     of_loop_lags,
-    switches_since,
 )
 from pytest_llmbench.model.numbers import trimmed
 from pytest_llmbench.model.observation import TIME_IS_UP, SelfCheck
@@ -167,7 +165,7 @@ class Measurement:
             await self._unless_stopped(self._hold(self._dispatcher))
         start_ns = await self._unless_stopped(self._gate()) if self._gate is not None else None
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
-        stamping, switches, host = self._transport.stamping, context_switches(), HostCpu.now()
+        stamping, host = self._transport.stamping, HostCpu.now()
         self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
         self._sleep = SleepWatch()
         self.started_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
@@ -180,7 +178,6 @@ class Measurement:
         self.ended_ns = self._clock.monotonic_ns()
         cpu_ns, after = time.process_time_ns() - cpu_ns, HostCpu.now()
         wall_ns = self.ended_ns - self.started_ns
-        voluntary, involuntary = switches_since(switches) or (None, None)
         self.selfcheck = SelfCheck(
             **of_loop_lags(self._heartbeat.lags_ns),
             cpu_share=cpu_ns / wall_ns if wall_ns > 0 else None,
@@ -189,11 +186,8 @@ class Measurement:
             peak_in_flight=self._dispatcher.peak_in_flight,
             event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
             transport=self._transport.name,
-            voluntary_switches=voluntary,
-            involuntary_switches=involuntary,
             **self._transport.stamping.since(stamping).figures(self._reads),
-            waited_for_core_share=after.waited_share(host, wall_ns),
-            stolen_share=after.stolen_share(host),
+            **after.since(host, wall_ns),
         )
         if self._failure is None:
             await self._decoding.join()

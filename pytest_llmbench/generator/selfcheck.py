@@ -26,22 +26,6 @@ from pytest_llmbench.model.records import MISSING, Records, empty_slot_share, re
 from pytest_llmbench.timing import Clock
 
 
-def context_switches() -> tuple[int, int] | None:
-    """Voluntary and involuntary context switches of this process so far; None where the system does not count
-    them."""
-    try:
-        import resource
-    except ImportError:  # not a Unix
-        return None
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_nvcsw, usage.ru_nivcsw
-
-
-def switches_since(before: tuple[int, int] | None) -> tuple[int, int] | None:
-    now = context_switches()
-    return None if before is None or now is None else (now[0] - before[0], now[1] - before[1])
-
-
 def of_loop_lags(lags_ns: Sequence[int]) -> dict[str, Any]:
     """The fields of a self-check that the heartbeat tells. They include the loop timer's rounding of up to
     1 ms."""
@@ -164,6 +148,10 @@ _SHARED = 8
 class HostCpu:
     """Counters of the kernel, read in the measuring thread. None: this system does not have the counter."""
 
+    voluntary_switches: int | None = None
+    """Context switches of this process, as the next one."""
+    involuntary_switches: int | None = None
+
     waited_ns: int | None = None
     """Time in which the thread was ready to run and had no core."""
     stolen_ticks: int | None = None
@@ -172,26 +160,35 @@ class HostCpu:
 
     @classmethod
     def now(cls) -> HostCpu:
-        waited_ns = stolen = total = None
+        voluntary = involuntary = waited_ns = stolen = total = None
+        with suppress(ImportError):  # not a Unix
+            import resource
+
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            voluntary, involuntary = usage.ru_nvcsw, usage.ru_nivcsw
         # Elsewhere than on Linux, and in kernels that do not count it, there is neither.
         with suppress(OSError, ValueError, IndexError):
             waited_ns = int(_SCHEDSTAT.read_bytes().split()[1])
         with suppress(OSError, ValueError, IndexError), _STAT.open("rb") as file:
             ticks = [int(word) for word in file.readline().split()[1 : 1 + _SHARED]]
             stolen, total = ticks[_STEAL], sum(ticks)
-        return cls(waited_ns, stolen, total)
+        return cls(voluntary, involuntary, waited_ns, stolen, total)
 
-    def waited_share(self, before: HostCpu, wall_ns: int) -> float | None:
-        if self.waited_ns is None or before.waited_ns is None or wall_ns <= 0:
-            return None
-        return min(1.0, (self.waited_ns - before.waited_ns) / wall_ns)
-
-    def stolen_share(self, before: HostCpu) -> float | None:
-        ours, theirs = (self.stolen_ticks, self.all_ticks), (before.stolen_ticks, before.all_ticks)
-        if None in ours or None in theirs:
-            return None
-        stolen, total = (a - b for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
-        return stolen / total if total > 0 else None
+    def since(self, before: HostCpu, wall_ns: int) -> dict[str, Any]:
+        """The fields of a self-check about the ``wall_ns`` since ``before``; None where nothing is known."""
+        changes: dict[str, Any] = {}
+        for name in self.__slots__:
+            now, then = getattr(self, name), getattr(before, name)
+            changes[name] = None if now is None or then is None else now - then
+        waited_ns, stolen, total = changes["waited_ns"], changes["stolen_ticks"], changes["all_ticks"]
+        waits = waited_ns is not None and wall_ns > 0
+        steals = stolen is not None and total is not None and total > 0
+        return {
+            "voluntary_switches": changes["voluntary_switches"],
+            "involuntary_switches": changes["involuntary_switches"],
+            "waited_for_core_share": min(1.0, waited_ns / wall_ns) if waits else None,
+            "stolen_share": stolen / total if steals else None,
+        }
 
 
 def raise_priority() -> str:

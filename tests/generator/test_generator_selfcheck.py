@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmbench.generator.http.transport import KERNEL, Stamping
-from pytest_llmbench.generator.selfcheck import context_switches, of_loop_lags, of_records, switches_since
+from pytest_llmbench.generator.selfcheck import HostCpu, of_loop_lags, of_records
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
@@ -62,12 +62,24 @@ def test_switches_and_stamps_are_counted():
         "moved_stamps": 1,
         "clock_steps": 4,
     }
-    before = context_switches()
-    assert before is not None
-    assert switches_since((before[0] - 5, before[1])) >= (5, 0)  # type: ignore[operator]
-    assert switches_since(None) is None
     # Where the kernel was not asked, no read lacks its stamp.
     assert Stamping(unstamped=3).figures(9)["unstamped_reads"] == 0
+
+
+def test_counters_of_the_kernel_are_those_since_the_start():
+    before, after = HostCpu(5, 7, 1000, 10, 100), HostCpu(11, 7, 1500, 30, 180)
+    assert after.since(before, 2000) == {
+        "voluntary_switches": 6,
+        "involuntary_switches": 0,
+        "waited_for_core_share": 0.25,
+        "stolen_share": 0.25,
+    }
+    assert after.since(before, 100)["waited_for_core_share"] == 1.0
+    assert after.since(before, 0)["waited_for_core_share"] is None
+    assert after.since(after, 5)["stolen_share"] is None  # no tick since
+    for one, other in ((after, HostCpu()), (HostCpu(), before)):
+        assert set(one.since(other, 5).values()) == {None}
+    assert (HostCpu.now().voluntary_switches or 0) > 0
 
 
 def test_counts():

@@ -21,6 +21,7 @@ from scripted_server import (
     reply,
     text_event,
 )
+from virtual_clock import VirtualClock
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher
@@ -30,7 +31,7 @@ from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.timing import LoopAlarm, VirtualClock
+from pytest_llmbench.timing import LoopAlarm
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
 S = 1_000_000_000

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from virtual_clock import VirtualClock
 
 from pytest_llmbench.generator.dispatcher import Dispatcher, overdue, sweep
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
@@ -23,7 +24,6 @@ from pytest_llmbench.timing import (
     LoopAlarm,
     MonotonicClock,
     TimerFdAlarm,
-    VirtualClock,
     anchor,
     best_alarm,
     resolution_ns,

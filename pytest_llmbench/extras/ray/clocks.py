@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -186,14 +187,11 @@ def shifted_records(records: Records, line: ClockLine) -> Records:
     """Latencies change by the drift alone, a few parts in a million at most. Long runs a block at a time."""
     if line.same:
         return records
-    log = RecordLog()
-    try:
+    with closing(RecordLog()) as log:
         for block in records.blocks():
             columns: dict[str, Any] = {field.name: getattr(block, field.name) for field in fields(Records)}
             log.extend(Records(**columns | {name: line.all_ours(columns[name]) for name in INSTANTS}))
         return log.records()
-    finally:
-        log.close()
 
 
 def shifted_record(record: RequestRecord, line: ClockLine) -> RequestRecord:

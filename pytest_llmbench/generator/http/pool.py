@@ -166,14 +166,7 @@ after which it is taken to close all. Requests on connections that it had not cl
 _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class OnConnection(Protocol):
-    """What is spoken on a connection, with it."""
-
-    @property
-    def connection(self) -> Connection: ...
-
-
-S = TypeVar("S", bound=OnConnection)
+S = TypeVar("S")
 
 
 class Opener:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pytest_llmbench.timing import Clock, MonotonicClock, TimerFd
+from pytest_llmbench.timing import Clock, MonotonicClock, TimerFd, bracketed
 
 SO_TIMESTAMPNS = 35
 """``asm-generic/socket.h``; Python has no name for it. The control message has the same number."""
@@ -123,15 +123,8 @@ class KernelTimes:
 
     def _difference(self, looks: int) -> int:
         """Wall clock less monotonic clock in nanoseconds, from the narrowest of ``looks`` brackets."""
-        best: tuple[int, int] | None = None
-        for _ in range(looks):
-            before = self._monotonic()
-            wall = self._wall()
-            width = self._monotonic() - before
-            if best is None or width < best[0]:
-                best = width, wall - before - width // 2
-        assert best is not None
-        return best[1]
+        at_ns, wall_ns = bracketed(self._monotonic, self._wall, looks)
+        return wall_ns - at_ns
 
 
 def stamps_a_datagram() -> bool:

@@ -280,14 +280,11 @@ class RowLog:
         if self._own is None:
             return Records.from_rows(self._recent)
         self._own.flush()
-        log = RecordLog()
-        try:
+        with contextlib.closing(RecordLog()) as log:
             for columns in SpoolReader(self._own.path).columns():
                 log.extend(Records.from_columns(columns))
             log.extend(Records.from_rows(self._recent))
             return log.records()
-        finally:
-            log.close()
 
     def close(self) -> None:
         self._recent.clear()

@@ -18,7 +18,6 @@ from pytest_llmbench.generator.workers.protocol import (
     Go,
     Line,
     Ping,
-    ProgressReport,
     Ready,
     Requests,
     Setup,
@@ -224,8 +223,8 @@ class Coordinator:
                 self._stop_all(message.stopped)
         elif isinstance(message, Ready):
             part.ready = True
-        elif isinstance(message, ProgressReport):
-            part.tell(message.progress)
+        elif isinstance(message, Progress):
+            part.tell(message)
             self._show()
 
     def _start_when_ready(self) -> None:

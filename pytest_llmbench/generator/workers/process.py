@@ -34,7 +34,6 @@ from pytest_llmbench.generator.workers.protocol import (
     Line,
     Ping,
     Pong,
-    ProgressReport,
     Ready,
     Requests,
     Setup,
@@ -196,7 +195,7 @@ class Worker:
             loop.call_soon_threadsafe(start)
 
     def _tell(self, progress: Progress) -> None:
-        self._line.send(ProgressReport(progress))
+        self._line.send(progress)
 
 
 def _tokenizer(setup: Setup) -> HuggingFaceTokenizer | ReferenceTokenizer:

@@ -1,4 +1,5 @@
-"""The messages between coordinator and worker: a dozen per plan, none for a single request.
+"""The messages between coordinator and worker: a dozen per plan, and how far the worker has got
+(:class:`~pytest_llmbench.generator.loop_thread.Progress`) four times a second; none for a single request.
 
 Requests go ahead of the load, some dozens in a message. All is pickled, over a socket pair that only the two
 hold. Keys and headers go this way too, so that they stand in no file and on no command line.
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.loop_thread import Progress
 from pytest_llmbench.installed import installed_version
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
     from pytest_llmbench.tokens import TokenizerFile
     from pytest_llmbench.wire.dialect import PromptForm
 
-PROTOCOL = 9
+PROTOCOL = 10
 
 
 def own_version() -> str:
@@ -156,13 +156,6 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class Pong:
     """The answer of a worker that is alive."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressReport:
-    """How far the worker has got, four times a second."""
-
-    progress: Progress
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
     add_VllmEngineServicer_to_server,
 )
 from talk_script import Opened, begun, hangs_up, in_turn, nothing_more
+from virtual_clock import VirtualClock
 
 from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.extras.grpc.transport import CallHead, Calls
@@ -34,7 +35,6 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import CallDialect
 

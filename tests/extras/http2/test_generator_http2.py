@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from planned_load import TextWorkload
 from scripted_load import IMPATIENT, MakePlan, Run, Serve, Wire, only, outcomes, runner
 from scripted_server import REPLY, STREAM, Conversation, plain, reply, text_event
+from virtual_clock import VirtualClock
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.http2.transport import Http2, Http2Head, Requests, carry
@@ -31,7 +32,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.timing import MonotonicClock, VirtualClock
+from pytest_llmbench.timing import MonotonicClock
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 

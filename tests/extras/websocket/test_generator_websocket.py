@@ -9,6 +9,7 @@ from planned_load import TextWorkload
 from scripted_load import STEP_NS, MakePlan, Run, Serve, Wire, only, runner
 from scripted_server import Conversation, Script, ScriptedServer, plain
 from talk_script import Opened, hangs_up
+from virtual_clock import VirtualClock
 from websocket_script import (
     BOOM,
     REPLY,
@@ -35,7 +36,6 @@ from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.catalogue import dialect_at
 

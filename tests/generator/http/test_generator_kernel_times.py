@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from scripted_server import HEAD, REPLY, Conversation, chunked, reply, text_event
+from virtual_clock import VirtualClock
 
 from pytest_llmbench.generator.http import sockets as module
 from pytest_llmbench.generator.http.links import Link, SocketLink
@@ -27,7 +28,7 @@ from pytest_llmbench.generator.http.sockets import (
 from pytest_llmbench.generator.http.transport import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.model.plan import ClosedLoop
-from pytest_llmbench.timing import MonotonicClock, VirtualClock
+from pytest_llmbench.timing import MonotonicClock
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from virtual_clock import VirtualClock
 
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.http1 import Http1, Lessons
@@ -21,7 +22,6 @@ from pytest_llmbench.generator.http.transport import End, Exchange, abandon
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.timing import VirtualClock
 from pytest_llmbench.wire.catalogue import dialect
 
 HEAD = b"HTTP/1.1 200 OK\r\nDate: now\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
