@@ -10,7 +10,7 @@ requests alone, so clauses about these are not met then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,17 +20,17 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, with_band
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, limit, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition, by_load
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.level_search import (
     LEVEL_S,
     SESSIONS_PER_SLOT,
     Criteria,
+    LevelsAtOnce,
     RequestLevels,
     SessionLevels,
     Tried,
     capacity_estimate,
     find_capacity,
-    level_plan,
 )
 from pytest_llmbench.methodology.search.probing import doubling, values_tried
 from pytest_llmbench.metrics.balance import tokens_in_flight
@@ -47,6 +47,7 @@ from pytest_llmbench.model.request import USUAL, TurnClass
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import WithFixedOutput
+from pytest_llmbench.workloads.stream import streamed
 
 HEADING = Heading("capacity", "5.5", "Concurrent Request Capacity")
 
@@ -116,66 +117,37 @@ class Parameters(TestParameters):
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    found = yield from find_capacity(_request_levels(parameters, setting))
+    levels = _levels(parameters, setting)
+    found, sessions = (yield from find_capacity(levels)), levels.of_sessions
     report = Report(
         levels=found.runs,
-        metrics=_metrics("max_concurrency", found),
-        tables=(search_table(found.levels),),
-        plots=capacity_plots(found, parameters.ttft_p99_ms),
-        notes=_notes(parameters, found),
-        load=_criteria_stated(parameters, found)
-        | {
-            LoadFact.CONCURRENCY_RANGE: [parameters.initial, parameters.maximum, 1],
-            LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
-            LoadFact.OUTPUT_TOKENS: parameters.output_tokens,
-        },
-        budgeted=_budgeted(found),
+        metrics=_metrics("max_sessions" if sessions else "max_concurrency", found),
+        tables=(_sessions_table(parameters, found.levels) if sessions else search_table(found.levels),),
+        plots=capacity_plots(
+            found, parameters.ttft_p99_ms, "sessions at once" if sessions else "requests in flight"
+        ),
+        notes=_notes(parameters, found, sessions=sessions),
+        load=_load_facts(parameters, setting, found, sessions=sessions),
+        budgeted=found.levels[-1:] if found.best is None else (found.best,),
     )
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def measure_sessions(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    found = yield from find_capacity(_session_levels(parameters, setting))
-    by_turn = parameters.criteria.turn_ttft_p95_ms
-    notes = [Note.of("most_sessions", most=found.passed), Note.of("capacity_of_sessions"), *found.notes]
-    if not (parameters.ttft_p99_ms or by_turn):
-        notes.append(Note.of("no_threshold"))
-    report = Report(
-        levels=found.runs,
-        metrics=_metrics("max_sessions", found),
-        tables=(_sessions_table(by_turn, found.levels),),
-        plots=capacity_plots(found, parameters.ttft_p99_ms, "sessions at once"),
-        notes=notes,
-        load=_criteria_stated(parameters, found)
-        | {LoadFact.SESSIONS_RANGE: [parameters.initial, parameters.maximum, 1]},
-        budgeted=_budgeted(found),
-    )
-    return result_of(HEADING, parameters, setting, warmup, report)
+def _levels(parameters: Parameters, setting: Setting) -> LevelsAtOnce:
+    usual: dict[str, Any] = {
+        "setting": setting,
+        "criteria": parameters.criteria,
+        "initial": parameters.initial,
+        "maximum": parameters.maximum,
+    }
+    if _has_sessions(setting):
+        return SessionLevels(**usual, per_slot=parameters.sessions_per_slot)
+    sequence = RequestSlice(setting.workload)
+    return RequestLevels(**usual, sequence=sequence, duration_s=parameters.duration_s)
 
 
-def _budgeted(found: Tried) -> Sequence[Seen]:
-    return found.levels[-1:] if found.best is None else (found.best,)
-
-
-def _session_levels(parameters: Parameters, setting: Setting) -> SessionLevels:
-    return SessionLevels(
-        setting=setting,
-        criteria=parameters.criteria,
-        initial=parameters.initial,
-        maximum=parameters.maximum,
-        per_slot=parameters.sessions_per_slot,
-    )
-
-
-def _request_levels(parameters: Parameters, setting: Setting) -> RequestLevels:
-    return RequestLevels(
-        setting=setting,
-        criteria=parameters.criteria,
-        initial=parameters.initial,
-        maximum=parameters.maximum,
-        sequence=RequestSlice(setting.workload),
-        duration_s=parameters.duration_s,
-    )
+def _has_sessions(setting: Setting) -> bool:
+    return streamed(setting.workload).unit == "session"
 
 
 def _metrics(name: str, found: Tried) -> dict[str, Estimate]:
@@ -189,10 +161,13 @@ def _metrics(name: str, found: Tried) -> dict[str, Estimate]:
     return metrics
 
 
-def _notes(parameters: Parameters, found: Tried) -> tuple[Note, ...]:
-    notes = [Note.of("most_requests", most=found.passed), *found.notes]
-    if parameters.ttft_p99_ms is None:
+def _notes(parameters: Parameters, found: Tried, *, sessions: bool) -> tuple[Note, ...]:
+    of_sessions = (Note.of("most_sessions", most=found.passed), Note.of("capacity_of_sessions"))
+    notes = [*(of_sessions if sessions else (Note.of("most_requests", most=found.passed),)), *found.notes]
+    if not (parameters.ttft_p99_ms or parameters.turn_ttft_p95_ms):
         notes.append(Note.of("no_threshold"))
+    if sessions:
+        return tuple(notes)
     # Equal work per request is what the fixed limit is for (section 5.5.2).
     counts = [seen.records.output_tokens[seen.records.ok] for seen in found.levels]
     known = np.concatenate([column[column != MISSING] for column in counts])
@@ -202,41 +177,53 @@ def _notes(parameters: Parameters, found: Tried) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _criteria_stated(parameters: Parameters, found: Tried) -> dict[str, Any]:
+def _load_facts(parameters: Parameters, setting: Setting, found: Tried, *, sessions: bool) -> dict[str, Any]:
     slo: dict[str, Any] = {"min_completion": parameters.min_completion}
     if parameters.ttft_p99_ms is not None:
         slo["ttft_p99_ms"] = parameters.ttft_p99_ms
     if parameters.turn_ttft_p95_ms is not None:
         slo["turn_ttft_p95_ms"] = {str(key): limit for key, limit in parameters.turn_ttft_p95_ms.items()}
-    return {
+    facts: dict[str, Any] = {
         LoadFact.MODEL: "closed",
         LoadFact.SLO: slo,
         LoadFact.OUT_OF_MEMORY_RULE: OUT_OF_MEMORY_RULE,
         LoadFact.OUT_OF_MEMORY_ERRORS: [out_of_memory_errors(seen.records) for seen in found.levels],
     }
-
-
-_of_requests = framed(HEADING, measure)
+    tested = [parameters.initial, parameters.maximum, 1]
+    if sessions:
+        return {**facts, LoadFact.SESSIONS_RANGE: tested}
+    return {
+        **facts,
+        LoadFact.CONCURRENCY_RANGE: tested,
+        LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+        LoadFact.OUTPUT_TOKENS: parameters.output_tokens,
+    }
 
 
 def _fixed(parameters: Parameters, setting: Setting) -> Setting:
-    """The setting in which warm-up and levels have the same output limit."""
+    """The setting in which requests of warm-up and levels have the same output limit."""
+    if _has_sessions(setting):
+        return setting
     return replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
 
 
-def _request_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+_measured = framed(HEADING, measure)
+
+
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    return _measured(parameters, _fixed(parameters, setting))
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the worst case: doubling to the maximum, which fails, and a bisection that fails only at
-    its end."""
-    told = _fixed(parameters, setting)
-    levels = _request_levels(parameters, told)
+    its end. Of sessions those at both ends."""
+    levels = _levels(parameters, _fixed(parameters, setting))
     first, ceiling = levels.first, levels.ceiling
-    tried = values_tried(doubling(first, ceiling), ceiling - 1 if first < ceiling else ceiling)
-    return tuple(level_plan(told, levels.requests(slots), slots, parameters.duration_s) for slots in tried)
-
-
-def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    levels = _session_levels(parameters, setting)
-    return tuple(map(levels.plan, dict.fromkeys((levels.first, levels.ceiling))))
+    if levels.of_sessions:
+        return tuple(map(levels.plan, dict.fromkeys((first, ceiling))))
+    return tuple(
+        map(levels.plan, values_tried(doubling(first, ceiling), ceiling - 1 if first < ceiling else ceiling))
+    )
 
 
 def search_table(levels: Sequence[Seen]) -> Table:
@@ -259,9 +246,9 @@ def _judged(seen: Seen) -> tuple[Cell, ...]:
     return level.n_failed, "Pass" if level.passed else "Fail", "; ".join(level.fail_reasons)
 
 
-def _sessions_table(limited: Iterable[TurnClass], levels: Sequence[Seen]) -> Table:
+def _sessions_table(parameters: Parameters, levels: Sequence[Seen]) -> Table:
     """A table of every tested number of sessions, in the order run."""
-    classes = tuple(dict.fromkeys((*USUAL, *limited)))
+    classes = tuple(dict.fromkeys((*USUAL, *parameters.criteria.turn_ttft_p95_ms)))
     shown = ("ttft.p99", *(f"turn_ttft[{each}].p95" for each in classes))
     rows: list[Row] = []
     for seen in levels:
@@ -278,9 +265,7 @@ def slots_of(seen: Seen) -> int:
     return seen.observation.plan.load.in_flight or 0
 
 
-def capacity_plots(
-    found: Tried, threshold_ms: float | None, x_label: str = "requests in flight"
-) -> tuple[Plot, ...]:
+def capacity_plots(found: Tried, threshold_ms: float | None, x_label: str) -> tuple[Plot, ...]:
     """Plots of TTFT P99 and completion over the concurrency."""
     marks = {} if found.passed is None else {"maximum": float(found.passed)}
     ascending, drawn = sorted(found.levels, key=slots_of), []
@@ -300,10 +285,5 @@ def capacity_plots(
         drawn.append(Plot(plot_id, title, x_label, y_label, series, bands=bands, marks=marks, x_log=True))
     return tuple(drawn)
 
-
-procedure = by_load(
-    lambda own, setting: _of_requests(own, _fixed(own, setting)), framed(HEADING, measure_sessions)
-)
-plans = by_load(_request_plans, _session_plans)
 
 TEST = TestDefinition(*HEADING, Parameters, procedure, plans)

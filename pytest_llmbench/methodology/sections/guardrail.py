@@ -180,7 +180,7 @@ class GuardrailRuns:
 
     @property
     def maxima(self) -> Maxima:
-        return Maxima(self.searches, BASELINE, self.yardstick)
+        return Maxima(self.searches, self.yardstick)
 
     @property
     def duration_s(self) -> float:
@@ -344,7 +344,7 @@ def _metrics(measured: GuardrailRuns) -> dict[str, Estimate]:
     full = max((percent for name, percent in measured.levels if name == FULL), default=None)
     if full is not None:
         metrics |= measured.levels[FULL, full].level.metrics
-    metrics |= at_equal_load(measured.levels, BASELINE) | measured.maxima.metrics()
+    metrics |= at_equal_load(measured.levels) | measured.maxima.metrics()
     if f"{REDUCTION}[{FULL}]" in metrics:
         metrics[REDUCTION] = metrics[f"{REDUCTION}[{FULL}]"]
     return metrics
@@ -508,7 +508,6 @@ class Maxima:
     """The throughput searches of all configurations, the baseline's included, judged by one rule."""
 
     searches: Mapping[str, Searched]
-    baseline: str
     yardstick: Reference
 
     @property
@@ -541,8 +540,8 @@ class Maxima:
                 highest[name] = known_to_bracket(at, best, searched.levels, self.holds)
         found = {f"{MAXIMUM}[{name}]": estimate for name, estimate in highest.items()}
         for name, estimate in highest.items():
-            if name != self.baseline:
-                found[f"{REDUCTION}[{name}]"] = change(highest[self.baseline], estimate, "reduction")
+            if name != BASELINE:
+                found[f"{REDUCTION}[{name}]"] = change(highest[BASELINE], estimate, "reduction")
         return found
 
     def notes(self) -> list[Note]:
@@ -561,12 +560,12 @@ class Maxima:
         return found
 
 
-def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> dict[str, Estimate]:
+def at_equal_load(levels: Mapping[tuple[str, float], Seen]) -> dict[str, Estimate]:
     """The reduction of output tokens per second where all configurations were offered the same requests."""
     return {
         f"{AT_EQUAL_LOAD}[{name}@{percent_label(percent)}]": paired_throughput_reduction(
-            window_of(levels[baseline, percent].observation), window_of(seen.observation)
+            window_of(levels[BASELINE, percent].observation), window_of(seen.observation)
         )
         for (name, percent), seen in levels.items()
-        if name != baseline and (baseline, percent) in levels and is_offered(seen.level)
+        if name != BASELINE and (BASELINE, percent) in levels and is_offered(seen.level)
     }

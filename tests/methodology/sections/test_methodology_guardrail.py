@@ -167,7 +167,7 @@ def canned_search(bounds: Range) -> Searched:
 
 
 def maxima_of(baseline: Searched, full: Searched) -> Maxima:
-    return Maxima({"baseline": baseline, "full": full}, "baseline", baseline.reference)
+    return Maxima({"baseline": baseline, "full": full}, baseline.reference)
 
 
 def test_the_bracket_of_the_search_is_in_the_interval_of_the_maximum() -> None:

@@ -115,7 +115,8 @@ def test_a_level_has_so_many_sessions_per_slot_and_counts_while_every_slot_has_o
 def test_the_drain_does_not_count() -> None:
     parameters = build(capacity.Parameters, {"workload": {"sessions": {**TALK["sessions"], "turns": (1, 9)}}})
     setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    plan = capacity.TEST.plans(parameters, setting)[0]
+    plan, highest = capacity.TEST.plans(parameters, setting)
+    assert (plan.load, highest.load) == (SessionSlots(8), SessionSlots(512))
     seen = server()(plan)
     window = level_window(seen)
     begun = {number: seen.records.scheduled_ns[seen.records.session == number].min() for number in range(32)}
@@ -166,6 +167,8 @@ def test_table_plots_and_notes_say_sessions() -> None:
     assert result.plots[0].marks == {"maximum": 13.0}
     assert str(result.notes[0]) == "Maximum sessions at once meeting criteria: 13"
     assert "the workload has sessions" in str(result.notes[1])
+    assert "no_threshold" not in {note.id for note in result.notes}
+    assert "no_threshold" in {note.id for note in canned(maximum=8).notes}
     assert result.facts.value("load.sessions_range") == [8, 16, 1]
     assert result.facts.value("load.slo") == {"min_completion": 0.99, "turn_ttft_p95_ms": {"3": 25}}
 
