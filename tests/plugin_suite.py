@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pytest_apart import WITHOUT_OTHERS
 
+from pytest_llmbench.harness.recompute import recompute, rendered
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.records_file import records_lines
 
@@ -62,6 +63,25 @@ class Suite:
     def report(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.path / "out" / "report.json").read_text("utf-8"))
         return loaded
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The only test of the report."""
+        (found,) = self.report["tests"]
+        return dict(found)
+
+    @property
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Name of a test → its entry in the report."""
+        return {entry["nodeid"].partition("::")[2]: entry for entry in self.report["tests"]}
+
+    def recomputed(self) -> int:
+        """The number of tests that were recomputed; all of them, and the texts beside the report, are the
+        same from what was stored."""
+        path = self.path / "out" / "report.json"
+        found = recompute(path)
+        assert [line for each in (*found, *rendered(path)) if not each.good for line in each.lines()] == []
+        return sum(each.identical > 0 for each in found)
 
     @property
     def path(self) -> Path:

@@ -7,7 +7,13 @@ from datetime import date
 import pytest
 
 from pytest_llmbench.compare.comparability import IF_KNOWN, REQUIRED, SHOWN, matched, waivers_of_option
-from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option, margin_mistakes
+from pytest_llmbench.compare.limits import (
+    RegressionLimit,
+    comparisons,
+    limits_of_option,
+    margin_mistakes,
+    nothing_decides,
+)
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.judgement import ComparisonVerdict
 
@@ -65,6 +71,16 @@ def test_a_guarded_metric_that_is_missing_does_not_pass() -> None:
     assert "itl.p99" not in {
         each.metric for each in comparisons({"ttft.p50": RUNS}, {"ttft.p50": RUNS}, [option], paired=False)
     }
+
+
+def test_limits_of_which_none_decides_about_a_test_are_told() -> None:
+    limits = limits_of_option(["ttft.p99:5%,itl.p99:5%"])
+    without, having = {"tpot.p50": RUNS}, {"ttft.p99": RUNS}
+    (told,) = nothing_decides(limits, comparisons(without, without, limits, paired=False))
+    assert (told.check, told.ok, told.voids) == ("nothing_compared", False, False)
+    assert told.message.startswith("the test has no ttft.p99, itl.p99: --llm-compare-fail=ttft.p99:5%")
+    assert nothing_decides(limits, comparisons(having, having, limits, paired=False)) == ()
+    assert nothing_decides((), comparisons(having, having, paired=False)) == ()
 
 
 def test_waivers_have_a_field_a_reason_and_a_last_day() -> None:

@@ -30,6 +30,7 @@ def test_the_names_are_those_of_the_tests_and_of_the_markers_beside_them() -> No
         llmbench.tpot  # noqa: B018
     with pytest.raises(UnknownMarkerError, match=r"names no test; write .*@llmbench.ttft\(p99_ms=500\)"):
         llmbench(lambda: None)
+    assert not hasattr(llmbench, "tfft")
     assert not hasattr(llmbench, "__wrapped__")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite, refused
 
 from pytest_llmbench.harness.comparison.baselines import automatic_name
-from pytest_llmbench.harness.recompute import recompute
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.baselines import Commit
 from pytest_llmbench.store.files import machine_id
@@ -25,6 +25,7 @@ def test_first_token(): ...
 UNGUARDED = ONE.replace('@llmbench.no_regression("tpot.p50", max_slowdown=0.05)\n', "")
 SLOWER = "replay:fast?step_base_us=2400&decode_us_per_sequence=40"
 """Another speed, and so another version of the simulated model."""
+NIGHTLY = ("--llm-save=main", "--llm-compare=main")
 WAIVED = "--llm-waive=sut.model.version=the other engine is what is compared@2999-12-31"
 
 
@@ -142,7 +143,7 @@ def test_a_regression_against_a_baseline_is_split_and_an_old_baseline_says_that_
     assert [row[0] for row in entry["tables"]["change_split"]["rows"]] == [
         "Queue", "Prefill", "Decode", "Outside", "End-to-end latency, mean",
     ]  # fmt: skip
-    assert recompute(suite.path / "out" / "report.json")[0].good
+    assert suite.recomputed() == 1
     document = json.loads(path.read_text("utf-8"))
     parts = document["tests"][0].pop("latency_parts_ms")
     assert {name: len(values) for name, values in parts.items()} == dict.fromkeys(
@@ -211,6 +212,18 @@ def test_a_limit_of_the_command_line_decides(suite: Suite) -> None:
     result = measure(suite, "--llm-compare=main", limits, WAIVED, endpoint=SLOWER)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*this test has no metric jain_index"])
+    result = measure(suite, "--llm-compare=main", "--llm-compare-fail=jain_index:5%")
+    result.stdout.fnmatch_lines(["*warning: nothing_compared: the test has no jain_index*"])
+
+
+def test_a_session_of_another_name_is_saved_whatever_it_was_compared_with(suite: Suite) -> None:
+    saved(suite)
+    suite.write(UNGUARDED)
+    limits = ("--llm-compare=main", "--llm-compare-fail=tpot.p50:50%", WAIVED)
+    for name in ("--llm-save=branch", "--llm-autosave"):
+        result = measure(suite, *limits, name, endpoint=SLOWER)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["baseline saved: *"])
 
 
 def test_an_inconclusive_comparison_follows_the_policy(suite: Suite) -> None:
@@ -296,6 +309,10 @@ def test_fewer_than_three_runs_are_refused_on_either_side(suite: Suite) -> None:
         (["--llm-compare-fail=ttft.p99:5%"], "*nothing to compare with*"),
         (["--llm-waive=seed=why@2999-01-01"], "*name one with --llm-compare*"),
         (["--llm-save=a/b"], "*not a name for a baseline*"),
+        (["--llm-accept=why"], "*nothing to accept: this session is not saved*"),
+        (["--llm-save=main", "--llm-compare-confirm=2/3"], "*with the same name*"),
+        ([*NIGHTLY, "--llm-compare-confirm=4/3"], "*'4/3' is no number of*"),
+        ([*NIGHTLY, "--llm-compare-confirm=two"], "*'two' is no number of*"),
     ],
 )
 def test_wrong_options_are_said_before_anything_runs(suite: Suite, arguments: list[str], said: str) -> None:
@@ -309,13 +326,7 @@ def test_wrong_options_are_said_before_anything_runs(suite: Suite, arguments: li
     result = measure(suite, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     text = " ".join((result.stderr.str() + result.stdout.str()).split())
-    assert _matches(text, said), text
-
-
-def _matches(text: str, pattern: str) -> bool:
-    from fnmatch import fnmatchcase
-
-    return fnmatchcase(text, pattern.replace("[", "[[]"))
+    assert fnmatchcase(text, said.replace("[", "[[]")), text
 
 
 def test_a_guarded_test_that_the_baseline_lacks_is_an_error(suite: Suite) -> None:
@@ -327,6 +338,9 @@ def test_a_guarded_test_that_the_baseline_lacks_is_an_error(suite: Suite) -> Non
     result.stdout.fnmatch_lines(["*no results of test_suite.py::test_renamed; it has *test_first_token*"])
     suite.write(UNGUARDED.replace("test_first_token", "test_renamed"))
     measure(suite, "--llm-compare=main").assert_outcomes(passed=1)
+    result = measure(suite, "--llm-compare=main", "--llm-compare-fail=tpot.p50:5%")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*warning: nothing_compared: 0001_main.json has no results of this test*"])
 
 
 def test_all_mistakes_of_the_marker_are_said_at_collection(suite: Suite) -> None:

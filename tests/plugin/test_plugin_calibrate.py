@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from plugin_suite import Suite, refused
@@ -20,18 +19,12 @@ def run(suite: Suite, *more: str) -> pytest.RunResult:
     return suite.run(f"--llm-endpoint={NOISY}", "--llm-scale=quick", "--llm-report=out", *more)
 
 
-def only_entry(suite: Suite) -> dict[str, Any]:
-    (entry,) = suite.report["tests"]
-    found: dict[str, Any] = entry
-    return found
-
-
 def files(suite: Suite) -> list[Path]:
     return sorted((suite.path / ".llmbench").glob("*/calibration-*.json"))
 
 
 def flagged(suite: Suite) -> list[str]:
-    findings = only_entry(suite)["validity"]["findings"]
+    findings = suite.entry["validity"]["findings"]
     return [found["message"] for found in findings if found["check"] == "limit_within_noise"]
 
 
@@ -40,7 +33,7 @@ def test_runs_are_calibrated_kept_and_later_limits_flagged(suite: Suite) -> None
     result = run(suite, "--llm-calibrate", "--llm-runs=5")
     result.assert_outcomes(passed=1)  # limits are not judged
     result.stdout.fnmatch_lines(["*Calibration (A/A)*", "*calibration of 5 runs saved*"])
-    entry = only_entry(suite)
+    entry = suite.entry
     assert len(entry["by_run"]["ttft.p50"]) == 5
     (path,) = files(suite)
     kept = json.loads(path.read_text("utf-8"))
@@ -51,7 +44,7 @@ def test_runs_are_calibrated_kept_and_later_limits_flagged(suite: Suite) -> None
     assert flagged(suite), "in the session itself"
     run(suite)
     assert len(flagged(suite)) == 1
-    assert any("calibrated on" in note for note in only_entry(suite)["notes"])
+    assert any("calibrated on" in note for note in suite.entry["notes"])
 
 
 def test_a_wide_limit_and_another_load_are_not_flagged(suite: Suite) -> None:
@@ -62,7 +55,7 @@ def test_a_wide_limit_and_another_load_are_not_flagged(suite: Suite) -> None:
     suite.write(BODY.format(limit=4.7).replace("rate=20", "rate=21"))
     run(suite, "--llm-inconclusive=pass")
     assert flagged(suite) == []
-    assert not any("calibrated on" in note for note in only_entry(suite)["notes"])
+    assert not any("calibrated on" in note for note in suite.entry["notes"])
 
 
 def test_a_damaged_calibration_is_a_warning(suite: Suite) -> None:
@@ -71,7 +64,7 @@ def test_a_damaged_calibration_is_a_warning(suite: Suite) -> None:
     (path,) = files(suite)
     path.write_text(path.read_text("utf-8")[:200])
     run(suite).assert_outcomes(passed=1)
-    warned = [f for f in only_entry(suite)["validity"]["findings"] if f["check"] == "calibration"]
+    warned = [f for f in suite.entry["validity"]["findings"] if f["check"] == "calibration"]
     assert "not a complete calibration" in warned[0]["message"]
     assert not warned[0]["voids"]
 

@@ -8,8 +8,6 @@ import pytest
 from plugin_suite import Suite
 from whole_records import whole_records
 
-from pytest_llmbench.__main__ import main
-
 IMPATIENT = """
 from pytest_llmbench import llmbench, make_workload
 
@@ -25,9 +23,7 @@ def test_first_token(): ...
 """
 
 
-def test_what_is_cut_is_told_and_counts_in_nothing_else(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_cut_is_told_and_counts_in_nothing_else(suite: Suite) -> None:
     suite.write(IMPATIENT)
     suite.measure("replay", scale="standard").assert_outcomes(passed=2)
     good, entry = suite.report["tests"]
@@ -47,8 +43,7 @@ def test_what_is_cut_is_told_and_counts_in_nothing_else(
     page = (suite.path / "out" / "report.html").read_text("utf-8")
     assert "120 of 120 requests completed" in page
     assert "the plan cuts another 80" in page
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
+    assert suite.recomputed() == 2
 
 
 def test_the_records_say_what_was_planned_and_what_happened(suite: Suite) -> None:

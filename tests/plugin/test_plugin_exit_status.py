@@ -96,10 +96,3 @@ def test_with_workers(suite: Suite) -> None:
     for _, words in mistakes.values():
         assert words in said(result)
     assert "INTERNALERROR" not in said(result)
-
-
-def test_hasattr_of_the_namespace() -> None:
-    from pytest_llmbench import llmbench
-
-    assert hasattr(llmbench, "ttft")
-    assert not hasattr(llmbench, "tfft")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
@@ -17,10 +15,6 @@ def test_impossible(): ...
 """
 
 
-def entries(suite: Suite) -> dict[str, dict[str, Any]]:
-    return {entry["nodeid"].split("::")[1]: entry for entry in suite.report["tests"]}
-
-
 def test_a_decided_load_ends_early_and_the_report_says_so(suite: Suite) -> None:
     suite.write(AUTO)
     result = suite.measure("replay", scale="standard")
@@ -28,7 +22,7 @@ def test_a_decided_load_ends_early_and_the_report_says_so(suite: Suite) -> None:
     result.stdout.fnmatch_lines(
         ["*FAIL ttft.p50 <= 1 ms*the whole interval is beyond the limit (at the level of this look, *"]
     )
-    passed, failed = entries(suite)["test_first_token"], entries(suite)["test_impossible"]
+    passed, failed = suite.entries["test_first_token"], suite.entries["test_impossible"]
     sent = passed["counts"]["submitted"]
     assert 300 <= sent < 2_000
     assert any(f"of at most 3000 requests: {3_000 - sent} saved" in note for note in passed["notes"])
@@ -71,7 +65,7 @@ def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
     result = suite.measure("replay", scale="standard")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*FAIL goodput_share >= 90 %*"])
-    for entry in entries(suite).values():
+    for entry in suite.entries.values():
         assert entry["compliance"]["requirements"] == []
         assert entry["compliance"]["verdict"] == "not_compliant"
         assert any("not part of the draft" in note for note in entry["notes"])
@@ -115,7 +109,6 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("however_late")
-@pytest.mark.usefixtures("however_late")
 def test_why_thinking_ended_by_a_counter_of_the_page(suite: Suite) -> None:
     body = """
         @llmbench.reasoning(rate=20, requests=40)
@@ -148,7 +141,7 @@ def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     thinks = "think_mean_tokens=60&think_spread=0.3&think_budget_tokens=80&scheduler=phase"
     result = suite.measure(f"replay:fast?{thinks}", scale="standard")
     result.assert_outcomes(passed=1, failed=1)
-    kept, broken = entries(suite).values()
+    kept, broken = suite.entries.values()
     assert [each["verdict"] for each in broken["gate"]["objectives"]] == ["pass", "fail"]
     assert kept["compliance"]["requirements"] == []
     assert broken["metrics"]["think_tokens.mean"]["point"] > 20
@@ -189,7 +182,7 @@ def test_limits_on_goodput_are_written_like_any_other(suite: Suite) -> None:
 
 
 def verdicts(suite: Suite, name: str) -> list[str]:
-    return [judged["verdict"] for judged in entries(suite)[name]["gate"]["objectives"]]
+    return [judged["verdict"] for judged in suite.entries[name]["gate"]["objectives"]]
 
 
 def test_limits_on_buckets(suite: Suite) -> None:
@@ -236,7 +229,7 @@ def test_failures_over_the_limit_and_the_error_budget_before_all(suite: Suite) -
     """)
     result = suite.measure(FAULTY, scale="standard")
     result.assert_outcomes(passed=1, failed=1, errors=1)
-    found = entries(suite)
+    found = suite.entries
     assert found["test_over"]["gate"]["verdict"] == "fail"
     assert found["test_over"]["metrics"]["ttft.p99"]["point"] < 60_000
     assert found["test_budget"]["validity"]["verdict"] == "invalid"

@@ -22,38 +22,17 @@ def test_every_hook_has_an_example(hook: str) -> None:
     assert f"def {hook}(" in example(hook)
 
 
-def test_workloads_by_name(suite: Suite) -> None:
+def test_workloads_by_name_disclosure_and_an_observer_of_results(suite: Suite) -> None:
+    hooks = ("workloads", "disclosure", "result")
     suite.write(
         """
         @llmbench.ttft(rate=20, workload="short-chat")
-        def test_x(llm_result):
+        def test_seen(llm_result):
             assert llm_result.facts.value("workload.name") == "short-chat"
             assert llm_result.facts.value("workload.standard") is False
-        """,
-        conftest=example("pytest_llmbench_workloads"),
-    )
-    suite.measure("replay").assert_outcomes(passed=1)
-
-
-def test_disclosure(suite: Suite) -> None:
-    suite.write(
-        """
-        @llmbench.ttft(rate=20)
-        def test_x(llm_result):
             assert llm_result.facts.value("sut.software.version") == "unknown"
         """,
-        conftest=example("pytest_llmbench_disclosure"),
-    )
-    suite.measure("replay").assert_outcomes(passed=1)
-
-
-def test_result_observer(suite: Suite) -> None:
-    suite.write(
-        """
-        @llmbench.ttft(rate=20)
-        def test_seen(): ...
-        """,
-        conftest=example("pytest_llmbench_result"),
+        conftest="\n".join(example(f"pytest_llmbench_{hook}") for hook in hooks),
     )
     result = suite.measure("replay", "-s")
     result.assert_outcomes(passed=1)

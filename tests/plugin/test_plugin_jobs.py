@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-from pytest_llmbench.__main__ import main
-from pytest_llmbench.harness.recompute import recompute
-
 SHAPES = """
 from pytest_llmbench import e2e, llmbench, ms
 
@@ -32,20 +29,14 @@ def standard(suite: Suite, *more: str, endpoint: str = "replay:h100-8b") -> pyte
     return suite.measure(endpoint, *more, scale="standard")
 
 
-def entries(suite: Suite) -> dict[str, Any]:
-    return {entry["nodeid"].split("::")[1]: entry for entry in suite.report["tests"]}
-
-
 def limits(entry: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {each["metric"]: (each["verdict"], each["reason"]) for each in entry["gate"]["objectives"]}
 
 
-def test_the_shapes_of_engine_repositories_are_decided_and_recomputed(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_shapes_of_engine_repositories_are_decided_and_recomputed(suite: Suite) -> None:
     suite.write(SHAPES, conftest=SMALL_WARMUP)
     standard(suite).assert_outcomes(passed=4)
-    found = entries(suite)
+    found = suite.entries
     for name, runs in (("test_all_at_once", 1), ("test_512_with_128_in_flight", 3)):
         figure = found[name]["metrics"]["makespan"]
         assert (figure["runs"], figure["kind"]) == (runs, "assumed_spread" if runs == 1 else "runs")
@@ -54,9 +45,7 @@ def test_the_shapes_of_engine_repositories_are_decided_and_recomputed(
     reason = limits(found["test_all_at_once"])["output_token_throughput"][1]
     enough = "1.5 times is enough while the noise of this system is unknown"
     assert re.fullmatch(rf"the value is [\d.]+ times the limit; {enough}", reason)
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
-    assert len(re.findall(r": all (\d+) figures are identical", capsys.readouterr().out)) == 4
+    assert suite.recomputed() == 4
 
 
 def test_a_near_limit_takes_five_runs_and_a_far_one_one(suite: Suite) -> None:
@@ -69,16 +58,16 @@ def test_a_near_limit_takes_five_runs_and_a_far_one_one(suite: Suite) -> None:
         """
     suite.write(body.format(limit=1e6), conftest=SMALL_WARMUP)
     standard(suite).assert_outcomes(passed=2)
-    point = entries(suite)["test_near"]["metrics"]["ttft.p50"]["point"]
+    point = suite.entries["test_near"]["metrics"]["ttft.p50"]["point"]
     suite.write(body.format(limit=1.2 * point), conftest=SMALL_WARMUP)
     standard(suite).assert_outcomes(passed=2)
-    found = entries(suite)
+    found = suite.entries
     assert {name: each["metrics"]["ttft.p50"]["runs"] for name, each in found.items()} == {
         "test_near": 5, "test_far": 1,
     }  # fmt: skip
     suite.write(body.format(limit=point / 10), conftest=SMALL_WARMUP)
     standard(suite).assert_outcomes(passed=1, failed=1)
-    assert entries(suite)["test_near"]["metrics"]["ttft.p50"]["runs"] == 1
+    assert suite.entries["test_near"]["metrics"]["ttft.p50"]["runs"] == 1
 
 
 def test_the_plan_tells_the_runs_that_it_takes(suite: Suite) -> None:
@@ -103,20 +92,20 @@ def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> N
     suite.write(body.format(p50=1e6, p99=1e6), conftest=SMALL_WARMUP)
     noisy = "replay:fast?eos_mean_tokens=300"
     standard(suite, "--llm-calibrate", "--llm-runs=8", endpoint=noisy).assert_outcomes(passed=1)
-    rows = {row[0]: row for row in entries(suite)["test_gate"]["tables"]["calibration"]["rows"]}
+    rows = {row[0]: row for row in suite.entries["test_gate"]["tables"]["calibration"]["rows"]}
     p50, p99 = (float(re.sub(r"[^0-9.]", "", rows[name][6])) for name in ("ttft.p50", "e2e.p99"))
     suite.write(body.format(p50=p50, p99=p99), conftest=SMALL_WARMUP)
     standard(suite, endpoint=noisy).assert_outcomes(passed=1)
-    (entry,) = entries(suite).values()
+    entry = suite.entry
     for metric in ("ttft.p50", "e2e.p99"):
         figure = entry["metrics"][metric]
         assert (figure["kind"], figure["runs"]) == ("saved_spread", 1)
         assert "with the saved spread" in limits(entry)[metric][1]
     assert not [each for each in entry["validity"]["findings"] if each["check"] == "limit_within_noise"]
-    assert recompute(suite.path / "out" / "report.json")[0].good
+    assert suite.recomputed() == 1
     suite.pytester.makeconftest(SMALL_WARMUP.replace("requests=2", "requests=3"))
     standard(suite, endpoint=noisy)
-    (entry,) = entries(suite).values()
+    entry = suite.entry
     assert entry["metrics"]["ttft.p50"]["kind"] != "saved_spread"
     assert any("measured something else: warmup was 2 requests" in note for note in entry["notes"])
 

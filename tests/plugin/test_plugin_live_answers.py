@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-from pytest_llmbench.__main__ import main
 from pytest_llmbench.model.request import LIVE_ANSWERS
 
 CHATS = """
@@ -39,9 +38,7 @@ def clauses(entry: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["id"]: each for each in entry["compliance"]["requirements"]}
 
 
-def test_what_is_live_is_told_and_what_is_not_known_has_no_figure(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_live_is_told_and_what_is_not_known_has_no_figure(suite: Suite) -> None:
     suite.write(chats(), SMALL_WARMUP)
     suite.measure(ENGINE, "--llm-inconclusive=pass", scale="standard").assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
@@ -58,8 +55,7 @@ def test_what_is_live_is_told_and_what_is_not_known_has_no_figure(
     assert told["ok"]
     assert told["value"] == pytest.approx(1.0)
     assert LIVE_ANSWERS in (suite.path / "out" / "report.html").read_text("utf-8")
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
+    assert suite.recomputed() == 1
 
 
 def test_the_ledger_has_the_deviation(suite: Suite) -> None:

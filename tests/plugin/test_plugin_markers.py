@@ -108,16 +108,6 @@ def test_a_mistake_in_a_parametrised_test_is_said_once(suite: Suite) -> None:
     assert str(result.stderr).count("p99ms") == 1
 
 
-def test_unknown_test_of_the_namespace(suite: Suite) -> None:
-    suite.write("""
-        @llmbench.tfft(p99_ms=1)
-        def test_x(): ...
-    """)
-    result = suite.run()
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*llmbench has no test 'tfft'; did you mean ttft?*"])
-
-
 def test_a_mark_of_a_param_stands_before_one_of_the_function(suite: Suite) -> None:
     suite.write("""
         import pytest

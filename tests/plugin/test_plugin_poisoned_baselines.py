@@ -7,8 +7,7 @@ import json
 import shutil
 from typing import Any
 
-import pytest
-from plugin_suite import SMALL_WARMUP, Suite, refused
+from plugin_suite import SMALL_WARMUP, Suite
 
 ONE = """
 import pytest
@@ -79,17 +78,3 @@ def test_a_regression_becomes_no_baseline_until_somebody_accepts_it(suite: Suite
     now.assert_outcomes(passed=1)
     assert verdict(suite) == "equivalent"
     assert "a new level was accepted: the new kernel" in " ".join(now.stdout.str().split())
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--llm-accept=why",), "*nothing to accept: this session is not saved*"),
-        (("--llm-save=main", "--llm-compare-confirm=2/3"), "*with the same name*"),
-        (("--llm-save=main", "--llm-compare=main", "--llm-compare-confirm=4/3"), "*'4/3' is no number of*"),
-        (("--llm-save=main", "--llm-compare=main", "--llm-compare-confirm=two"), "*'two' is no number of*"),
-    ],
-)
-def test_options_that_would_do_nothing_are_refused(suite: Suite, options: tuple[str, ...], said: str) -> None:
-    suite.write(ONE)
-    refused(suite.measure("replay", *options)).fnmatch_lines([said])

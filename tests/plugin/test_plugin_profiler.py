@@ -56,7 +56,7 @@ def measured(suite: Suite, however_late: None) -> Any:
     def run(endpoint: str, sut: str, *options: str) -> dict[str, dict[str, Any]]:
         (suite.path / "sut.toml").write_text(SECONDS + sut, "utf-8")
         suite.measure(endpoint, "--llm-workloads=work.toml", "--llm-sut=sut.toml", *options)
-        return {entry["nodeid"].partition("::")[2]: entry for entry in suite.report["tests"]}
+        return suite.entries
 
     return run
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from plugin_suite import Suite
-
-from pytest_llmbench.__main__ import main
 
 MIXED = """
 from pytest_llmbench import llmbench, ms, ttft, e2e
@@ -25,9 +22,7 @@ def pytest_llmbench_workloads(config):
 """
 
 
-def test_limits_on_classes_are_judged_told_and_recomputed(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_limits_on_classes_are_judged_told_and_recomputed(suite: Suite) -> None:
     suite.write(MIXED, CONFTEST)
     result = suite.measure("replay")
     result.assert_outcomes(failed=1)
@@ -38,8 +33,7 @@ def test_limits_on_classes_are_judged_told_and_recomputed(
     workload = next(each["text"] for each in entry["configuration"] if each["item"] == "Workload")
     assert "profile:CLAS, after draft-mondal" in workload
     assert "suggests no limit (a suggestion, not applied)" in workload
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
+    assert suite.recomputed() == 1
 
 
 def test_the_plan_tells_what_a_profile_suggests(suite: Suite) -> None:

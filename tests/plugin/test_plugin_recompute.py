@@ -69,7 +69,7 @@ def test_figures_are_identical_shared_loads_included(
     assert len(re.findall(r": all (\d\d+) figures are identical", said)) == 3
 
 
-def test_adapters_that_come_and_go_are_recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_adapters_that_come_and_go_are_recomputed(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import Fixed, SyntheticWorkload, churn, llmbench
 
@@ -82,29 +82,25 @@ def test_adapters_that_come_and_go_are_recomputed(suite: Suite, capsys: pytest.C
             assert llm_result.metrics["adapter_load.p50"].point == 40
     """)
     suite.measure("replay:fast?adapters=2&adapter_load_ms=40").assert_outcomes(passed=1)
-    status, said = recomputed(suite, capsys)
-    assert status == 0, said
+    assert suite.recomputed() == 1
 
 
-def test_runs_of_a_baseline_are_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_a_baseline_are_recomputed_too(suite: Suite) -> None:
     suite.write("""
         @llmbench.capacity(initial=2, maximum=4, ttft_p99_ms=5_000)
         def test_capacity(): ...
     """)
     suite.measure("replay", "--llm-runs=3", "--llm-save=main", "--llm-inconclusive=pass")
-    (entry,) = suite.report["tests"]
-    assert len(entry["by_run"]["max_concurrency"]) == 3
-    status, said = recomputed(suite, capsys)
-    assert status == 0, said
+    assert len(suite.entry["by_run"]["max_concurrency"]) == 3
+    assert suite.recomputed() == 1
 
 
-def test_the_candidate_of_an_ab_is_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_candidate_of_an_ab_is_recomputed_too(suite: Suite) -> None:
     suite.write(TWO)
     other = "--llm-baseline-endpoint=replay:fast?step_base_us=1150"
     suite.measure("replay", other, "-k", "first_token").assert_outcomes(passed=1, deselected=2)
-    assert suite.report["tests"][0]["comparisons"]
-    status, said = recomputed(suite, capsys)
-    assert status == 0, said
+    assert suite.entry["comparisons"]
+    assert suite.recomputed() == 1
 
 
 def test_a_changed_record_is_told_with_metric_and_both_values(
@@ -309,9 +305,7 @@ def test_no_report_is_another_exit_status(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_all_ten_tests_are_identical(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_ten_tests_are_identical(suite: Suite) -> None:
     suite.write(TEN.read_text("utf-8"))
     suite.measure("replay", "--llm-inconclusive=pass")
-    status, said = recomputed(suite, capsys)
-    assert status == 0, said
-    assert said.count("figures are identical") == 10
+    assert suite.recomputed() == 10

@@ -13,8 +13,6 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 from whole_records import whole_records
 
-from pytest_llmbench.__main__ import main
-
 ROOT = Path(__file__).parents[2]
 TABLE = """
 [workloads.agents]
@@ -52,7 +50,7 @@ def measured(suite: Suite, *arguments: str) -> pytest.RunResult:
     return suite.measure("replay:fast?prefix_caching=true", *options)
 
 
-def test_the_example_of_the_documentation(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_documentation(suite: Suite) -> None:
     assert f"```toml{TABLE}```" in (ROOT / "docs/how-to/measure-sessions.md").read_text("utf-8")
     (suite.path / "agents.jsonl").write_bytes((ROOT / "docs/examples/agents.jsonl").read_bytes())
     suite.write(GATES, SMALL_WARMUP)
@@ -76,12 +74,10 @@ def test_the_example_of_the_documentation(suite: Suite, capsys: pytest.CaptureFi
 
     assert starts_ms(recorded) == [700, 1500]
     assert starts_ms(doubled) == [350, 750]
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
-    assert capsys.readouterr().out.count("figures are identical") == 4
+    assert suite.recomputed() == 4
 
 
-def test_a_long_trace_is_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_trace_is_recomputed_too(suite: Suite) -> None:
     """What a report has no room for stands beside its records."""
     rows = [
         {"session_id": str(number // 2), "timestamp": 40 * number, "input_length": 60 + 50 * (number % 2),
@@ -100,9 +96,7 @@ def test_a_long_trace_is_recomputed_too(suite: Suite, capsys: pytest.CaptureFixt
     (entry,) = suite.report["tests"]
     assert entry["workload"]["n_requests"] == 20
     assert len(gzip.decompress((suite.path / "out" / entry["loads_file"]).read_bytes())) > 100_000
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
-    assert "figures are identical" in capsys.readouterr().out
+    assert suite.recomputed() == 1
 
 
 def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite) -> None:

@@ -66,31 +66,22 @@ def test_the_plan_says_what_is_shared(suite: Suite) -> None:
     )
 
 
-def test_the_audit_sees_later_tests(suite: Suite) -> None:
+@pytest.mark.parametrize("of_a_worker", [[], pytest.param(["-n1"], marks=pytest.mark.slow)], ids=str)
+def test_the_audit_sees_later_tests_also_of_the_same_worker(suite: Suite, of_a_worker: list[str]) -> None:
+    if of_a_worker:
+        pytest.importorskip("xdist")
     suite.write(LATER)
-    suite.measure("replay", scale="full").assert_outcomes(passed=2)
-    assert poisson_status(suite, "test_uniform") == poisson_status(suite, "test_poisson")
+    suite.measure("replay", *of_a_worker, scale="full").assert_outcomes(passed=2)
+    assert poisson_status(suite, "test_uniform") == poisson_status(suite, "test_poisson") != []
     assert "unmet" not in poisson_status(suite, "test_uniform")
 
 
-@pytest.mark.slow
-def test_the_audit_sees_later_tests_of_the_same_worker(suite: Suite) -> None:
-    pytest.importorskip("xdist")
+@pytest.mark.parametrize(("selected", "passed"), [("uniform or poisson", 2), ("uniform", 1)])
+def test_without_a_later_test_of_many_requests_the_clause_is_unmet(
+    suite: Suite, selected: str, passed: int
+) -> None:
     suite.write(LATER)
-    suite.measure("replay", "-n1", scale="full").assert_outcomes(passed=2)
-    assert poisson_status(suite, "test_uniform")
-    assert "unmet" not in poisson_status(suite, "test_uniform")
-
-
-def test_a_later_test_of_a_few_requests_is_no_evidence(suite: Suite) -> None:
-    suite.write(LATER)
-    suite.measure("replay").assert_outcomes(passed=2)
-    assert "unmet" in poisson_status(suite, "test_uniform")
-
-
-def test_without_the_later_test_the_clause_is_unmet(suite: Suite) -> None:
-    suite.write(LATER)
-    suite.measure("replay", "-k", "uniform").assert_outcomes(passed=1, deselected=1)
+    suite.measure("replay", "-k", selected).assert_outcomes(passed=passed, deselected=2 - passed)
     assert "unmet" in poisson_status(suite, "test_uniform")
 
 

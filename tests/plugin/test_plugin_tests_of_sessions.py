@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
-from pytest_llmbench.__main__ import main
-
 PREFIX_CACHE = """
 TALKS = {
     "sessions": {
@@ -28,15 +26,8 @@ def test_too_much_to_ask(): ...
 """
 
 
-def recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> int:
-    """The number of tests whose figures come out the same from what was stored."""
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
-    return capsys.readouterr().out.count("figures are identical")
-
-
 @pytest.mark.slow
-def test_a_prefix_cache_by_turn(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prefix_cache_by_turn(suite: Suite) -> None:
     suite.write(PREFIX_CACHE, SMALL_WARMUP)
     suite.measure("replay:fast", scale="standard").assert_outcomes(passed=1, failed=1)
     talks, failed = suite.report["tests"]
@@ -47,7 +38,7 @@ def test_a_prefix_cache_by_turn(suite: Suite, capsys: pytest.CaptureFixture[str]
     assert [each["verdict"] for each in failed["gate"]["objectives"]] == ["fail"]
     for page in ("summary.md", "report.html"):
         assert "Cache Effectiveness by Turn" in (suite.path / "out" / page).read_text("utf-8")
-    assert recomputed(suite, capsys) == 2
+    assert suite.recomputed() == 2
 
 
 FAIRNESS = """
@@ -66,7 +57,7 @@ def test_together(): ...
 
 
 @pytest.mark.slow
-def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_of_sessions(suite: Suite) -> None:
     suite.write(FAIRNESS, SMALL_WARMUP)
     suite.measure("replay:fast?max_num_seqs=4", scale="standard").assert_outcomes(passed=1, failed=1)
     fair, _ = suite.report["tests"]
@@ -76,7 +67,7 @@ def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -
     assert fair["metrics"]["ttft_inflation[chat].p50"]["lower"] > 2.0
     for page in ("summary.md", "report.html"):
         assert "Per-Class Results of Sessions" in (suite.path / "out" / page).read_text("utf-8")
-    assert recomputed(suite, capsys) == 2
+    assert suite.recomputed() == 2
 
 
 MEMORY = """
@@ -96,7 +87,7 @@ def test_no_pressure(): ...
 """
 
 
-def test_idle_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_idle_sessions(suite: Suite) -> None:
     """Ten contexts of 71 blocks fit."""
     suite.write(MEMORY, SMALL_WARMUP)
     engine = "replay:fast?kv_blocks=712&prefix_caching=on&context_limit_tokens=2048"
@@ -113,7 +104,7 @@ def test_idle_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None
     assert "no number of sessions put pressure on memory" in told["message"]
     for page in ("summary.md", "report.html"):
         assert "Memory Pressure by Idle Sessions" in (suite.path / "out" / page).read_text("utf-8")
-    assert recomputed(suite, capsys) == 3
+    assert suite.recomputed() == 3
 
 
 JOBS = """
@@ -138,7 +129,7 @@ def test_an_open_loop(): ...
 
 
 @pytest.mark.slow
-def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_so_many_sessions_at_once_are_a_job(suite: Suite) -> None:
     suite.write(JOBS, SMALL_WARMUP)
     suite.measure("replay:fast", scale="standard")
     far, three, auto, sample, opened = suite.report["tests"]
@@ -153,7 +144,7 @@ def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.Capture
     assert [test["metrics"]["job_time.p50"]["n"] for test in (far, sample)] == [40, 36]
     waves = [test["facts"].get("load.first_wave", {}).get("value") for test in (far, sample, opened)]
     assert waves == ["included", "left out", None]
-    assert recomputed(suite, capsys) == 5
+    assert suite.recomputed() == 5
 
 
 def test_the_steady_state_of_sessions_needs_ten_waves(suite: Suite) -> None:

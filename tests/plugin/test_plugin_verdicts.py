@@ -70,7 +70,7 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
             "*INCONCLUSIVE ttft.p99_9 <= 2000 ms:*in all would decide this limit*",
         ]
     )
-    entries = {entry["nodeid"].split("::")[1]: entry for entry in suite.report["tests"]}
+    entries = suite.entries
     assert {name: entry["gate"]["verdict"] for name, entry in entries.items()} == {
         "test_good": "pass",
         "test_bad": "fail",
@@ -84,15 +84,9 @@ def test_pass_fail_and_inconclusive(suite: Suite) -> None:
         "test_body": "failed",
     }
     assert all(entry["validity"]["verdict"] == "valid" for entry in entries.values())
-
-
-def test_inconclusive_may_pass(suite: Suite) -> None:
-    suite.write("""
-        @llmbench.ttft(p99_9_ms=2000, rate=20)
-        def test_undecided(): ...
-    """)
-    suite.measure("replay", "--llm-inconclusive=pass").assert_outcomes(passed=1)
-    assert suite.report["tests"][0]["gate"]["verdict"] == "inconclusive"
+    lenient = suite.measure("replay", "--llm-inconclusive=pass", "-k", "undecided")
+    lenient.assert_outcomes(passed=1, deselected=3)
+    assert suite.entry["gate"]["verdict"] == "inconclusive"
 
 
 def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
