@@ -182,7 +182,8 @@ def test_a_search_finds_the_highest_load_that_holds(what: str) -> None:
 
 def test_a_disturbed_level_is_repeated_and_forgotten() -> None:
     host = Host(limit=700, flaky=(200,))
-    assert host.search(bisections=0).highest == 400
+    found = host.search(bisections=0)
+    assert (found.highest, found.ended) == (400, "800 req/s did not hold: late")
     assert host.asked == [100, 200, 200, 400, 800, 800]
 
 
