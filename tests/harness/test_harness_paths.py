@@ -1,4 +1,4 @@
-"""Names of record files, endpoints, workloads from lengths, settings."""
+"""Names of record files, endpoints, settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution import records_path
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.workloads.factory import make_workload
 
 
 def test_no_report_no_records() -> None:
@@ -39,17 +38,6 @@ def test_embedded_endpoints() -> None:
     assert SUT("sim").is_embedded
     assert SUT("sim:fast?seed=1").is_embedded
     assert not SUT("http://simulator/v1").is_embedded
-
-
-def test_workloads_from_lengths() -> None:
-    made = make_workload(input_tokens=64, output_tokens=(16, 32))
-    requests = made.requests(20, 1)
-    assert {request.input_tokens for request in requests} == {64}
-    assert {request.max_tokens for request in requests} <= set(range(16, 33))
-    assert not made.standard
-    assert make_workload("synthetic-uniform").standard
-    with pytest.raises(SuiteError, match="both input_tokens and output_tokens"):
-        make_workload(input_tokens=64)
 
 
 def test_settings_list_every_mistake() -> None:

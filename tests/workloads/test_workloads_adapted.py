@@ -31,6 +31,7 @@ TEXTS = DatasetWorkload(
 DOCUMENTS = LONG_CONTEXT.at_length(400)
 SMALL = SyntheticWorkload("small", Uniform(8, 30), Fixed(4))
 MADE = [
+    SYNTHETIC_UNIFORM,
     WithFixedOutput(SYNTHETIC_UNIFORM, 256),
     Salted(SYNTHETIC_SKEWED, "a"),
     Salted(TEXTS, "a"),

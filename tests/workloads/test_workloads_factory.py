@@ -55,8 +55,12 @@ def test_lengths_of_all_kinds(given, law):
 def test_a_fixed_output_for_a_named_workload():
     assert make_workload(output_tokens=256) == WithFixedOutput(SYNTHETIC_UNIFORM, 256)
     assert make_workload("synthetic-skewed", output_tokens=9).base is SYNTHETIC_SKEWED
-    for wrong in ({"output_tokens": (1, 2)}, {"input_tokens": 5}, {"input_tokens": 5, "name": "mine"}):
-        with pytest.raises(SuiteError):
+    for wrong, said in (
+        ({"output_tokens": (1, 2)}, "both input_tokens and output_tokens"),
+        ({"input_tokens": 5}, "both input_tokens and output_tokens"),
+        ({"input_tokens": 5, "name": "mine"}, "unknown workload 'mine'"),
+    ):
+        with pytest.raises(SuiteError, match=said):
             make_workload(**wrong)
 
 

@@ -139,6 +139,9 @@ def test_an_empirical_law_never_draws_what_has_no_weight(lengths, weights, seed)
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        (lambda: Fixed(0), "at least 1"),
+        (lambda: Uniform(0, 1.5), "2 mistakes"),
+        (lambda: Uniform(5, 4), "lower bound comes first"),
         (lambda: Normal(math.nan, 0, 5, 4), "3 mistakes"),
         (lambda: LogNormal("x", -1, 0, 1.5), "4 mistakes"),
         (lambda: LogNormal(1, True, 1, 2), "sigma is True"),

@@ -1,4 +1,4 @@
-"""What a job of GitHub Actions is told, and that nothing of it costs a verdict."""
+"""The session's report has nothing that must not be in it, and telling GitHub Actions costs no verdict."""
 
 from __future__ import annotations
 
@@ -68,3 +68,12 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, document: dict[str, Any])
 def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
     (warning,) = told({"tests": [{}]}, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}).warnings
     assert warning.startswith("GitHub is not told: KeyError: ")
+
+
+def test_an_endpoint_s_query_is_in_no_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = "https://user:canary-1@host/v1?key=canary-2"
+    monkeypatch.setattr("sys.argv", ["pytest", f"--llm-endpoint={endpoint}"])
+    head = head_of(Settings(endpoint=endpoint), started_ns=0)
+    text = build_report(head, []).model_dump_json() + head.model_dump_json()
+    assert "canary" not in text
+    assert "--llm-endpoint=https://host/v1?key=" in text
