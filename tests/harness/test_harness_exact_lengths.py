@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -9,12 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.harness.execution import SentBefore
-from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.session import Bench, BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
 from pytest_llmbench.harness.workloads.files import read_workload_file
-from pytest_llmbench.methodology.catalogue import definition
-from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
@@ -146,13 +145,8 @@ def test_of_a_file(tmp_path: Any, exact: bool) -> None:
 
 
 def test_a_server_counts_what_was_asked_for() -> None:
-    test = definition("ttft")
-    bench = BenchSession(Settings(endpoint="sim", scale="quick"))
-    sut = bench.sut_from_settings()
-    parameters = build(test.parameters, {"concurrency": 2, "requests": 6, "workload": ExactLengths(BASE)})
-    try:
-        (run,) = bench.measure("t", test, parameters, sut, WarmupPolicy.none()).result.observations
-    finally:
-        bench.close()
+    with closing(BenchSession(Settings(endpoint="sim", scale="quick"))) as session:
+        bench = Bench(session, "sim", WarmupPolicy.none())
+        (run,) = bench.measure(concurrency=2, requests=6, workload=ExactLengths(BASE)).observations
     assert run.records.counts()["ok"] == 6
     assert run.records.input_tokens.tolist() == run.records.requested_input_tokens.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,10 @@ import pytest
 from small_tokenizer import BOS, EOS, PLAIN_WORDS, byte_level, small_tokenizer, sut_file
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.session import Bench, BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.address import agreement, with_counted_prompts
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
-from pytest_llmbench.methodology.catalogue import definition
-from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.facts import Fact, Origin
 from pytest_llmbench.model.judgement import Status
@@ -220,14 +219,10 @@ def test_only_measured_loads_are_counted_again(phase: Phase, told: bool) -> None
     assert (found is not None) is told
 
 
-def measured(sut: Path, scenario: str, **keywords: Any) -> TestResult:
-    test = definition("ttft")
-    bench = BenchSession(Settings(endpoint=scenario, scale="quick", sut=sut))
-    parameters = build(test.parameters, {"concurrency": 2, "requests": 6, "workload": BASE, **keywords})
-    try:
-        return bench.measure("t", test, parameters, bench.sut_from_settings(), WarmupPolicy.none()).result
-    finally:
-        bench.close()
+def measured(sut: Path, scenario: str) -> TestResult:
+    with closing(BenchSession(Settings(endpoint=scenario, scale="quick", sut=sut))) as session:
+        bench = Bench(session, scenario, WarmupPolicy.none())
+        return bench.measure(concurrency=2, requests=6, workload=BASE)
 
 
 def test_replies_that_the_server_does_not_count(tmp_path: Path) -> None:

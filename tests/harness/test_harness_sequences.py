@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
-from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.session import Bench, BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.workloads.files import with_sequence_files
-from pytest_llmbench.methodology.catalogue import definition
-from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.workloads.adapted import SameLengths
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.stream import part_seed
@@ -23,13 +22,8 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
 def measured(requests: int, **settings: Any) -> Any:
-    test = definition("ttft")
-    bench = BenchSession(Settings(endpoint="replay", **settings))
-    sut = bench.sut_from_settings()
-    parameters = build(test.parameters, {"concurrency": 4, "requests": requests})
-    result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
-    bench.close()
-    return result
+    with closing(BenchSession(Settings(endpoint="replay", **settings))) as session:
+        return Bench(session, "replay", session.default_warmup()).measure(concurrency=4, requests=requests)
 
 
 def test_the_file_holds_exactly_what_was_sent(tmp_path: Path) -> None:

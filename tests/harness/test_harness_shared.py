@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.harness.execution import SharedRuns
-from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.session import Bench, BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.address import with_engine_metrics
+from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.observation import EngineReadings, Observation
@@ -129,6 +130,14 @@ def test_two_tests_one_run(session: BenchSession) -> None:
     assert [run.shared_from for run in again.result.observations] == [None]
     anew = measured(session, "t::c", concurrency=4, fresh=True)
     assert [run.shared_from for run in anew.result.observations] == [None]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_requests_ask_for_their_whole_length_where_the_sut_says_so(
+    session: BenchSession, asked: bool
+) -> None:
+    bench = Bench(session, SUT("replay", ignore_eos=asked), session.default_warmup())
+    assert [run.plan.ignore_eos for run in bench.measure(concurrency=4).observations] == [asked]
 
 
 def test_records_of_a_shared_run_are_written_once(tmp_path: Any) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.session import Bench, BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.catalogue import definition
-from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import as_told
 from pytest_llmbench.store.records_file import RecordsWriter
+
+
+def measured(**settings: Any) -> TestResult:
+    with closing(BenchSession(Settings(endpoint="replay", **settings))) as session:
+        return Bench(session, "replay", session.default_warmup()).measure(concurrency=4, requests=20)
+
 
 NOTE = "the disk under {name} could not keep up"
 
@@ -25,12 +31,7 @@ def test_a_disk_that_held_the_records_up_is_told(
 ) -> None:
     notes = property(lambda writer: (as_told(NOTE.format(name=writer.path.name)),))
     monkeypatch.setattr(RecordsWriter, "notes", notes)
-    test = definition("ttft")
-    bench = BenchSession(Settings(endpoint="replay", report=tmp_path, **settings))
-    sut = bench.sut_from_settings()
-    parameters = build(test.parameters, {"concurrency": 4, "requests": 20})
-    result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
-    bench.close()
+    result = measured(report=tmp_path, **settings)
     (path,) = (tmp_path / "records").glob("*.jsonl.gz")
     assert NOTE.format(name=path.name) in map(str, result.notes)
 
@@ -39,10 +40,6 @@ def test_a_disk_that_held_the_records_up_is_told(
 def test_a_full_disk_costs_no_result(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    test = definition("ttft")
-    bench = BenchSession(Settings(endpoint="replay", report=tmp_path, **settings))
-    sut = bench.sut_from_settings()
-    parameters = build(test.parameters, {"concurrency": 4, "requests": 20})
     real = RecordsWriter._write_out
 
     def full(writer: RecordsWriter, lines: list[bytes]) -> None:
@@ -57,8 +54,7 @@ def test_a_full_disk_costs_no_result(
     monkeypatch.setattr("pytest_llmbench.harness.execution.write_text", no_text)
     if "export_sequence" in settings:
         (tmp_path / "sequence").touch()  # a file where the folder must be
-    result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
-    bench.close()
+    result = measured(report=tmp_path, **settings)
     assert result.metrics["ttft.mean"].point is not None
     assert result.validity.verdict == "valid"
     missing = [finding for finding in result.validity.findings if finding.check == "files_on_disk"]
