@@ -23,6 +23,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
@@ -67,6 +68,8 @@ class QueueServer:
     slow_after_s: float | None = None
     """A plan of this nominal length, or longer, is served at 5/6 of the pace."""
     gauges: bool = False
+    dies: bool = False
+    """Every request of a load of some length fails."""
     now_ns: int = 1_000_000_000_000
     plans: list[LoadPlan] = field(default_factory=list)
 
@@ -141,6 +144,7 @@ class QueueServer:
         while under_way and under_way[0] <= at:
             heapq.heappop(under_way)
         failed = self.fails_above is not None and len(under_way) >= self.fails_above
+        failed |= self.dies and plan.duration_s is not None
         if failed:
             started = at
         else:
@@ -219,6 +223,12 @@ def replay_setting() -> Setting:
     return replace(canned_setting(), workload=REPLAY_WORKLOAD)
 
 
+def rows_of(result: TestResult, table: str) -> dict[str, tuple[str, ...]]:
+    """The rows of a table by their first cell."""
+    (found,) = (each for each in result.tables if each.id == table)
+    return {row[0]: row[1:] for row in found.rows}
+
+
 def are_in_the_catalogue(metrics: Mapping[str, Estimate]) -> bool:
     """Whether all are metrics, in their units; else it fails with those that are not."""
     assert [name for name in metrics if not is_metric(name)] == []
@@ -239,4 +249,5 @@ __all__ = [
     "prompts",
     "replay_engine",
     "replay_setting",
+    "rows_of",
 ]

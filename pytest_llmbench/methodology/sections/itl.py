@@ -173,12 +173,8 @@ class _Levels:
                 percent_of_capacity=percent,
             )
 
-        plan, gaps, stake = (
-            partial(self.plan, percent, own),
-            self.method.option != "C",
-            self.parameters.objectives,
-        )
-        again = self.setting.remeasure
+        plan, again = partial(self.plan, percent, own), self.setting.remeasure
+        gaps, stake = self.method.option != "C", self.parameters.objectives
         return (yield from attempted(plan, see, again, needed=True, gaps=gaps, at_stake=stake))
 
     def requests(self, percent: float) -> RequestSlice:
@@ -188,10 +184,8 @@ class _Levels:
 
     def plan(self, percent: float, own: RequestSlice) -> LoadPlan:
         """The plan of a level, long enough at its rate for both floors of AMB-12 after the ramp-up."""
-        load, least_s = (
-            OpenLoop(self.capacity.percent(percent)),
-            LEVEL_S.at(self.setting.scale, self.parameters.duration_s),
-        )
+        load = OpenLoop(self.capacity.percent(percent))
+        least_s = LEVEL_S.at(self.setting.scale, self.parameters.duration_s)
         seconds = own.seconds_for(self.setting, load, self.count, least_s)
         return own.open_loop(self.setting, f"{percent_label(percent)} of saturation", load, seconds)
 

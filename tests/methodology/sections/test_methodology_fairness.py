@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from canned_levels import are_in_the_catalogue, prompts
+from canned_levels import are_in_the_catalogue, prompts, rows_of
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
@@ -31,10 +31,6 @@ TWINS = tuple(RequestClass(name, (64, 256), (32, 128), 0.5) for name in ("one", 
 def pump(server: StreamServer, scale: Scale = "standard", **given: Any) -> TestResult:
     parameters = build(fairness.Parameters, {**QUICK, **given})
     return drive(fairness.TEST.procedure(parameters, streaming_setting(SKEWED, scale)), server)
-
-
-def rows(result: TestResult, table_id: str) -> dict[str, tuple[str, ...]]:
-    return {row[0]: row[1:] for row in next(t for t in result.tables if t.id == table_id).rows}
 
 
 def slow_mix(plan: LoadPlan, request: PlannedRequest) -> float:
@@ -93,7 +89,7 @@ def test_starvation_by_the_queue_wait_of_the_server() -> None:
     assert result.metrics["starvation_rate[short]"].point == pytest.approx(share)
     assert result.metrics["starvation_rate[long]"].point == 0.0
     assert result.facts.value("fairness.wait_source") == "server queue wait"
-    assert rows(result, "fairness_metrics")["Short Class Median Wait"][:1] == ("12 ms",)
+    assert rows_of(result, "fairness_metrics")["Short Class Median Wait"][:1] == ("12 ms",)
 
 
 def test_starvation_by_ttft_where_the_server_tells_no_wait() -> None:
@@ -199,7 +195,7 @@ def test_tables_follow_the_draft() -> None:
     columns = shown["fairness_classes"].columns
     wanted = ("Class", "Count", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
     assert [name for name in columns if name in wanted] == list(wanted)
-    short = dict(zip(columns[1:], rows(result, "fairness_classes")["Short"], strict=True))
+    short = dict(zip(columns[1:], rows_of(result, "fairness_classes")["Short"], strict=True))
     assert short["TTFT P50"] == "200 ms"
     assert short["TTFT P99"] == "200 ms, indicative"
     assert short["TTFT Inflation P50"] == "2"
@@ -208,7 +204,7 @@ def test_tables_follow_the_draft() -> None:
         "Short Class Starvation",
         "Long Class Starvation",
     ]
-    assert rows(result, "fairness_metrics")["Short Class Starvation"][0] == "0 %"
+    assert rows_of(result, "fairness_metrics")["Short Class Starvation"][0] == "0 %"
     assert {name: (x[0], x[-1]) for name, (x, _) in result.plots[0].series.items()} == {
         "short, mix": (200, 200), "short, alone": (100, 100),
         "long, mix": (300, 300), "long, alone": (100, 100),

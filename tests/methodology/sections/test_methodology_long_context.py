@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from canned_levels import are_in_the_catalogue
+from canned_levels import are_in_the_catalogue, rows_of
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
@@ -39,10 +39,6 @@ def pump(
     return drive(
         long_context.TEST.procedure(parameters, streaming_setting(LONG_CONTEXT, scale, **facts)), server
     )
-
-
-def table(result: TestResult, table_id: str) -> dict[str, tuple[str, ...]]:
-    return {row[0]: row[1:] for row in next(t for t in result.tables if t.id == table_id).rows}
 
 
 def test_a_straight_line_is_recovered() -> None:
@@ -84,9 +80,9 @@ def test_table_twelve_follows_the_draft_and_adds_the_median() -> None:
     assert shown.title == "Long Context Scaling"
     assert shown.columns[:5] == ("Context (tokens)", "TTFT Mean", "TTFT P50", "TTFT P95", "ms/1K tokens")
     assert shown.columns[6] == "Output tok/s at 2 in flight"
-    assert table(result, "long_context")["8192"][0].startswith("429.6 ms")
-    assert table(result, "long_context")["8192"][3] == "52.4 ms"
-    assert table(result, "long_context_fit")["Best fit"][0].startswith("Linear")
+    assert rows_of(result, "long_context")["8192"][0].startswith("429.6 ms")
+    assert rows_of(result, "long_context")["8192"][3] == "52.4 ms"
+    assert rows_of(result, "long_context_fit")["Best fit"][0].startswith("Linear")
     plot = result.plots[0]
     assert plot.x_log
     assert plot.y_log

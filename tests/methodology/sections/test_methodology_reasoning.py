@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from canned_levels import rows_of
 from canned_runs import answer
 from replayed_sut import ReplayedSUT
 
@@ -21,7 +22,6 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
 
 MS = 1_000_000
@@ -30,11 +30,6 @@ THINKS = "fast?think_mean_tokens=120&think_spread=0.5&think_budget_tokens=200&th
 
 def parameters(**given: Any) -> reasoning.Parameters:
     return build(reasoning.Parameters, given)
-
-
-def rows(result: TestResult, table: str) -> dict[str, tuple[str, ...]]:
-    (found,) = [each for each in result.tables if each.id == table]
-    return {row[0]: tuple(row[1:]) for row in found.rows}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +117,7 @@ def test_the_procedure_on_canned_records() -> None:
         "budget_force_rate": GateVerdict.PASS,
         "critical_evictions": GateVerdict.INCONCLUSIVE,  # one request does not say it
     }
-    kinds = rows(result, "reasoning_replies")
+    kinds = rows_of(result, "reasoning_replies")
     assert kinds["… without reasoning, in no TTOT"] == ("100",)
     assert kinds["Reasoning ended: converged"] == ("100",)
     assert result.section == ""
@@ -144,7 +139,7 @@ def test_a_replayed_engine_that_thinks() -> None:
     assert step_ms is not None
     assert result.metrics["ttot.p50"].point == pytest.approx(step_ms, rel=0.5), "one step of the engine"
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.PASS
-    assert {*rows(result, "reasoning_by_class")} == {"chat", "reasoning"}
+    assert {*rows_of(result, "reasoning_by_class")} == {"chat", "reasoning"}
     assert result.metrics["ttot[chat].p95"].n + result.metrics["ttot[reasoning].p95"].n == 300
 
 
@@ -155,4 +150,4 @@ def test_an_engine_that_does_not_think_has_no_ttot() -> None:
     found = gate(result.objectives, result.metrics)
     assert {each.verdict for each in found.objectives} == {GateVerdict.INCONCLUSIVE}
     assert any("TTOT is not measurable" in note for note in map(str, result.notes))
-    assert rows(result, "reasoning_results")["Critical evictions"][0].startswith("not measurable")
+    assert rows_of(result, "reasoning_results")["Critical evictions"][0].startswith("not measurable")

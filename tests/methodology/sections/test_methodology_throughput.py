@@ -13,6 +13,7 @@ from canned_levels import (
     prompts,
     replay_engine,
     replay_setting,
+    rows_of,
 )
 
 from pytest_llmbench.compare.gate import gate
@@ -42,11 +43,6 @@ def run(
         throughput.TEST.procedure(parameters, replace(canned_setting(scale, **facts), seed=seed)),  # type: ignore[arg-type]
         server or QueueServer(),
     )
-
-
-def cells(result: TestResult, table: str) -> dict[str, tuple[str, ...]]:
-    found = next(one for one in result.tables if one.id == table)
-    return {row[0]: row[1:] for row in found.rows}
 
 
 def roles(result: TestResult) -> list[tuple[str, str]]:
@@ -107,7 +103,7 @@ def test_no_prompt_is_sent_twice() -> None:
 
 def test_tables_follow_the_draft() -> None:
     result = run(**EXACT)
-    summary = cells(result, "throughput_summary")
+    summary = rows_of(result, "throughput_summary")
     assert list(summary)[:5] == [
         "Max Output Throughput",
         "Max Request Throughput",
@@ -119,7 +115,7 @@ def test_tables_follow_the_draft() -> None:
     assert summary["Tokens per GPU-second"][0].endswith(" tok/s")
     assert summary["Latency Constraint"][0].startswith("none")
     assert summary["Batch Utilisation"][0].startswith("not measurable")
-    latency = cells(result, "latency_at_max")
+    latency = rows_of(result, "latency_at_max")
     assert list(latency) == ["TTFT", "TPOT", "End-to-End"]
     assert latency["End-to-End"][0] == "100 ms"
     assert "indicative" in latency["TTFT"][2]
@@ -157,7 +153,7 @@ def test_under_a_constraint_a_level_of_its_own_that_meets_it() -> None:
     ]
     nearest = min(above, key=lambda level: level.offered_rps or 0)
     assert not meets(Seen(nearest, result.observations[0]), {"ttft.p99": 60})
-    assert cells(result, "throughput_summary")["Latency Constraint"][0] == "TTFT P99 <= 60 ms"
+    assert rows_of(result, "throughput_summary")["Latency Constraint"][0] == "TTFT P99 <= 60 ms"
 
 
 def test_the_users_limit_decides_and_not_the_ten_fold_rule() -> None:
@@ -179,7 +175,7 @@ def test_the_users_limit_decides_and_not_the_ten_fold_rule() -> None:
     assert sustained.point == reported.offered_rps
     assert sustained.upper is not None
     assert sustained.point < sustained.upper <= sustained.point + 4.01
-    summary = cells(result, "throughput_summary")
+    summary = rows_of(result, "throughput_summary")
     assert summary["Output Throughput by the Ten-fold Rule"][0] != summary["Output Throughput under it"][0]
     assert summary["Load by the Ten-fold Rule"][0] == f"{alone.offered_rps:g} req/s"
     assert any(
@@ -212,7 +208,7 @@ def test_a_constraint_that_nothing_meets() -> None:
     result = run(ttft_p99_ms=5, min_constrained_tok_s=10, **EXACT)
     assert result.metrics["constrained_output_token_throughput"].point is None
     assert (
-        cells(result, "throughput_summary")["Output Throughput under it"][0]
+        rows_of(result, "throughput_summary")["Output Throughput under it"][0]
         == "not measured: no tested level meets the objectives"
     )
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
@@ -307,7 +303,7 @@ def test_steps_down_are_bounded() -> None:
     assert sum("given up" in role for _, role in roles(result)) <= len(STEPS_DOWN) + 3
     assert min(level.offered_rps or 0 for level in result.levels) == 39.0  # not below the range
     assert result.metrics["max_output_token_throughput"].point is None
-    assert cells(result, "throughput_summary")["Sustainable Load"][0] == "not measured: no tested load held"
+    assert rows_of(result, "throughput_summary")["Sustainable Load"][0] == "not measured: no tested load held"
 
 
 def test_a_range_that_ends_before_saturation_gives_a_lower_bound() -> None:
@@ -334,7 +330,7 @@ def test_a_range_that_ends_before_saturation_gives_a_lower_bound() -> None:
         "constrained_output_token_throughput >= 300 tok/s": GateVerdict.INCONCLUSIVE,
         "output_tokens_per_gpu_second >= 90 tok/s": GateVerdict.INCONCLUSIVE,
     }
-    summary = cells(result, "throughput_summary")
+    summary = rows_of(result, "throughput_summary")
     assert summary["Max Output Throughput"][0].startswith("at least 24")
     assert summary["Output Throughput under it"][0] == "the maximum above"
     assert summary["Sustainable Load"][0] == "at least 24 req/s"
@@ -365,7 +361,7 @@ def test_closed_loop_finds_the_knee_of_the_throughput() -> None:
     assert (found.point, found.upper) == (4.0, 5.0)
     assert result.metrics["max_output_token_throughput"].point == pytest.approx(400, rel=0.02)
     assert result.facts.value("load.concurrency_range") == [1.0, 64.0, 1.0]
-    assert cells(result, "throughput_summary")["Sustainable Load (requests in flight)"][0] == "4"
+    assert rows_of(result, "throughput_summary")["Sustainable Load (requests in flight)"][0] == "4"
     reported = result.levels[-1]
     assert reported.role == "reported"
     assert reported.saturated is False
@@ -404,12 +400,7 @@ def test_repetitions_of_the_reported_level_are_pooled() -> None:
 
 
 def test_a_server_that_answers_nothing_gives_no_number() -> None:
-    class Dies(QueueServer):
-        def __call__(self, plan: Any) -> Any:
-            self.fails_above = 0 if plan.duration_s is not None else None
-            return super().__call__(plan)
-
-    result = run(Dies(), min_output_tok_s=100, **EXACT)
+    result = run(QueueServer(dies=True), min_output_tok_s=100, **EXACT)
     assert result.metrics["max_output_token_throughput"].point is None
     assert result.metrics["sustainable_rate"].point is None
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
@@ -421,7 +412,7 @@ def test_accelerators_that_nobody_declared() -> None:
     parameters = throughput.Parameters(**EXACT)
     result = drive(throughput.TEST.procedure(parameters, canned_setting()), QueueServer())
     assert result.metrics["output_tokens_per_gpu_second"].point is None
-    assert cells(result, "throughput_summary")["Tokens per GPU-second"][0].startswith("not measurable")
+    assert rows_of(result, "throughput_summary")["Tokens per GPU-second"][0].startswith("not measurable")
 
 
 def test_limits_become_objectives() -> None:

@@ -8,7 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from canned_levels import QueueServer, are_in_the_catalogue, canned_setting, replay_engine, replay_setting
+from canned_levels import (
+    QueueServer,
+    are_in_the_catalogue,
+    canned_setting,
+    replay_engine,
+    replay_setting,
+    rows_of,
+)
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution import drive
@@ -31,8 +38,7 @@ def run(server: QueueServer | None = None, scale: str = "quick", **keywords: Any
 
 
 def points(result: TestResult) -> dict[str, str]:
-    found = next(one for one in result.tables if one.id == "tradeoff_points")
-    return {row[0]: row[1] for row in found.rows}
+    return {name: row[0] for name, row in rows_of(result, "tradeoff_points").items()}
 
 
 @pytest.fixture(scope="module")
@@ -292,12 +298,7 @@ def test_without_a_declared_capacity_it_starts_from_the_common_search() -> None:
 
 
 def test_no_capacity_no_levels() -> None:
-    class Dies(QueueServer):
-        def __call__(self, plan: Any) -> Any:
-            self.fails_above = 0 if plan.duration_s is not None else None
-            return super().__call__(plan)
-
-    result = run(Dies())
+    result = run(QueueServer(dies=True))
     assert not [level for level in result.levels if level.role == "level"]
     assert result.metrics["knee_rate"].point is None
     assert any("no capacity was found" in note for note in map(str, result.notes))

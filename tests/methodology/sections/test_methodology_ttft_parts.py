@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,14 +19,18 @@ from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Table, TestResult
 
 
+def run(execute: Callable[[LoadPlan], Observation], **asked: int) -> TestResult:
+    parameters = ttft.Parameters(**({"requests": 20} | asked))
+    return drive(ttft.TEST.procedure(parameters, canned_setting()), execute)
+
+
 def table(result: TestResult, name: str) -> Table | None:
     return next((one for one in result.tables if one.id == name), None)
 
 
 def test_queue_wait_and_prefill_where_the_server_states_them() -> None:
     # Eight in flight on four places of 100 ms: everyone waits for one reply, prefill takes 20 ms.
-    parameters = ttft.Parameters(concurrency=8, requests=40)
-    result = drive(ttft.TEST.procedure(parameters, canned_setting()), QueueServer())
+    result = run(QueueServer(), concurrency=8, requests=40)
     assert result.metrics["ttft_queue_wait.p50"].point == pytest.approx(100.0)
     assert result.metrics["ttft_prefill.p99"].point == pytest.approx(20.0)
     assert result.metrics["ttft.p50"].point == pytest.approx(120.0)
@@ -39,7 +44,7 @@ def test_queue_wait_and_prefill_where_the_server_states_them() -> None:
 
 
 def test_not_measurable_where_it_does_not() -> None:
-    result = drive(ttft.TEST.procedure(ttft.Parameters(requests=20), canned_setting()), answer)
+    result = run(answer)
     assert "ttft_queue_wait.p50" not in result.metrics
     assert table(result, "ttft_components") is None
     assert any("not measurable" in note for note in map(str, result.notes))
@@ -53,7 +58,7 @@ def test_one_component_alone() -> None:
         missing = np.full(len(seen.records), MISSING, dtype=np.int64)
         return replace(seen, records=replace(seen.records, prefill_ns=missing))
 
-    result = drive(ttft.TEST.procedure(ttft.Parameters(requests=20), canned_setting()), without_prefill)
+    result = run(without_prefill)
     found = table(result, "ttft_components")
     assert found is not None
     assert found.rows[1][1:5] == ("not measurable",) * 4
@@ -71,7 +76,7 @@ def test_means_from_the_metrics_page_where_the_replies_state_nothing() -> None:
     def counted(plan: LoadPlan) -> Observation:
         return replace(answer(plan), engine=readings)
 
-    result = drive(ttft.TEST.procedure(ttft.Parameters(requests=20), canned_setting()), counted)
+    result = run(counted)
     wait, prefill = (result.metrics[f"ttft_{part}.mean"] for part in ("queue_wait", "prefill"))
     assert (wait.point, wait.n) == (pytest.approx(15.0), 60)
     assert (prefill.point, prefill.unit) == (pytest.approx(20.0), "ms")
@@ -89,10 +94,7 @@ def test_what_the_replies_state_stands_before_the_page() -> None:
         np.array([], dtype=np.int64), {}, {"prefill_s": 0, "prefill_count": 0},
         {"prefill_s": 9.0, "prefill_count": 10},
     )  # fmt: skip
-    parameters = ttft.Parameters(requests=20)
-    result = drive(
-        ttft.TEST.procedure(parameters, canned_setting()), lambda plan: replace(server(plan), engine=page)
-    )
+    result = run(lambda plan: replace(server(plan), engine=page))
     assert result.metrics["ttft_prefill.mean"].point == pytest.approx(20.0)
     assert not any("metrics page" in note for note in map(str, result.notes))
 
@@ -112,7 +114,7 @@ def test_both_readings_where_other_output_comes_first() -> None:
         early = seen.records.first_nonempty_ns - 30_000_000
         return replace(seen, plan=plan, records=replace(seen.records, first_nonempty_ns=early))
 
-    result = drive(ttft.TEST.procedure(ttft.Parameters(requests=50), canned_setting()), whitespace_first)
+    result = run(whitespace_first, requests=50)
     found = table(result, "ttft_any_token")
     assert found is not None
     assert found.rows[0] == ("P50", "100 ms", "70 ms")
@@ -120,5 +122,5 @@ def test_both_readings_where_other_output_comes_first() -> None:
 
 
 def test_one_reading_where_content_comes_first() -> None:
-    result = drive(ttft.TEST.procedure(ttft.Parameters(requests=20), canned_setting()), answer)
+    result = run(answer)
     assert table(result, "ttft_any_token") is None
