@@ -56,7 +56,7 @@ from pytest_llmbench.store.journal import (
 from pytest_llmbench.store.objects import encoded, rebuilt
 from pytest_llmbench.store.perf_catalogue import INPUT, OUTPUT, SYSTEM, read_catalogue
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA
-from pytest_llmbench.store.records_file import read_records
+from pytest_llmbench.store.records_file import read_runs
 from pytest_llmbench.store.rows import Rows
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
@@ -328,7 +328,7 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
         [content_of(byte_level())],
     ),
     "records": (
-        of_a_file("records.jsonl", lambda path: dict(read_records(path))),
+        of_a_file("records.jsonl", read_runs),
         ["\n".join(map(json.dumps, _RECORDS)).encode()],
     ),
     "rows": (

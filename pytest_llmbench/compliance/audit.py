@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -146,20 +145,12 @@ def _document() -> Mapping[str, Any]:
 
 
 _OF_EVERY_TEST = ("generator", "levels", "reporting", "sut", "workload")
-_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "ttft": ("ttft",),
-        "throughput": ("throughput",),
-        "tradeoff": ("throughput",),
-        "itl": ("itl",),
-        "capacity": ("capacity",),
-        "fairness": ("fairness",),
-        "prefix_cache": ("prefix_cache",),
-        "memory_pressure": ("memory_pressure",),
-        "long_context": ("long_context",),
-        "guardrail": ("guardrail",),
-    }
-)
+_OF: Mapping[str, str] = MappingProxyType(
+    {name: name for name in (
+        "ttft", "throughput", "itl", "capacity", "fairness", "prefix_cache", "memory_pressure",
+        "long_context", "guardrail",
+    )} | {"tradeoff": "throughput"}
+)  # fmt: skip
 """Modules of ``checks`` with the predicates of entries, by what these apply to, beside those of every test.
 They are imported by the audits that ask for them."""
 
@@ -168,14 +159,14 @@ They are imported by the audits that ask for them."""
 def predicates(*areas: str) -> Mapping[str, Predicate]:
     """Predicates by entry id, from the named modules of ``checks``, or from all of them. Derived entries are
     in ``DERIVED``."""
-    wanted = areas or dict.fromkeys((*_OF_EVERY_TEST, *chain(*_OF.values())))
+    wanted = areas or dict.fromkeys((*_OF_EVERY_TEST, *_OF.values()))
     modules = [import_module(f"{checks.__name__}.{area}") for area in wanted]
     return merged(*(module.check for module in modules))
 
 
 def predicate_of(entry: Requirement) -> Predicate | None:
     """The predicate that judges an entry; None for a derived entry, and for one of a later catalogue."""
-    for areas in (_OF_EVERY_TEST, *(_OF[name] for name in entry.applies_to if name in _OF)):
+    for areas in (_OF_EVERY_TEST, *((_OF[name],) for name in entry.applies_to if name in _OF)):
         if entry.id in predicates(*areas):
             return predicates(*areas)[entry.id]
     return None

@@ -182,33 +182,30 @@ def comparison_text(comparison: Entry) -> str:
     )
 
 
-def rows(found: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """The rows of the table, those that decide first.
+def subject(comparison: Entry, found: Sequence[Entry]) -> str:
+    """What a comparison among these is of: ``theirs: TTFT P99 (shown only)``."""
+    only = "" if comparison.get("gated") else " (shown only)"
+    return f"{system_of(comparison, found)}{metric_label(comparison['metric'])}{only}"
 
-    With several systems against one, each row names its own.
-    """
-    return [
-        (
-            system_of(comparison, found)
-            + metric_label(comparison["metric"])
-            + ("" if comparison.get("gated") else " (shown only)"),
-            means_text(comparison, "baseline"),
-            means_text(comparison, "candidate"),
-            change_text(comparison),
-            allowed_text(comparison),
-            allowed_text(comparison, "mde"),
-            verdict_text(comparison),
-        )
-        for comparison in _ordered(found)
-    ]
+
+def row(comparison: Entry, found: Sequence[Entry]) -> tuple[str, ...]:
+    """The cells of a comparison under :data:`COLUMNS`."""
+    return (
+        subject(comparison, found),
+        means_text(comparison, "baseline"),
+        means_text(comparison, "candidate"),
+        change_text(comparison),
+        allowed_text(comparison),
+        allowed_text(comparison, "mde"),
+        verdict_text(comparison),
+    )
 
 
 def brief_row(comparison: Entry, found: Sequence[Entry]) -> tuple[str, ...]:
     """The cells of a comparison where there is little room, under :data:`BRIEF_COLUMNS`."""
-    only = "" if comparison.get("gated") else " (shown only)"
     return (
         verdict_text(comparison),
-        f"{system_of(comparison, found)}{metric_label(comparison['metric'])}{only}",
+        subject(comparison, found),
         change_text(comparison),
         allowed_text(comparison),
         f"{means_text(comparison, 'baseline')} → {means_text(comparison, 'candidate')}",
@@ -278,10 +275,6 @@ def shown_text(found: Sequence[Entry]) -> str:
     return "; ".join(told)
 
 
-def _ordered(found: Sequence[Entry]) -> list[Entry]:
-    return sorted(found, key=lambda comparison: not comparison.get("gated"))
-
-
 def system_of(comparison: Entry, found: Sequence[Entry]) -> str:
     """A prefix to a metric, ``theirs: ``, where several systems are compared with one; else empty."""
     return f"{comparison['candidate_name']}: " if len(_candidates(found)) > 1 else ""
@@ -289,14 +282,6 @@ def system_of(comparison: Entry, found: Sequence[Entry]) -> str:
 
 def _candidates(found: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(str(comparison["candidate_name"]) for comparison in found))
-
-
-def judged_rows(found: Sequence[Entry]) -> list[tuple[tuple[str, ...], str, str]]:
-    """The cells of each row, its verdict as the report has it, and the reason."""
-    return [
-        (cells, str(comparison["verdict"]), str(comparison["reason"]))
-        for cells, comparison in zip(rows(found), _ordered(found), strict=True)
-    ]
 
 
 def caption(found: Sequence[Entry]) -> str:

@@ -90,10 +90,11 @@ def comparison_block(test: TestView) -> Html | None:
     found = test.comparisons
     if not found:
         return None
-    rows = [
-        (*cells[:-1], element("span", cells[-1], class_=f"pill {comparisons.TONES[verdict]}"), reason)
-        for cells, verdict, reason in comparisons.judged_rows(found)
-    ]
+    rows = []
+    for one in sorted(found, key=lambda one: not one.get("gated")):
+        *cells, verdict = comparisons.row(one, found)
+        pill_ = element("span", verdict, class_=f"pill {comparisons.TONES[one['verdict']]}")
+        rows.append((*cells, pill_, str(one["reason"])))
     deciding = sum(bool(one.get("gated")) for one in found)
     columns, others = (*comparisons.COLUMNS, "Reason"), rows[deciding:]
     table_ = load_table(columns, others) if others else None

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -30,12 +30,10 @@ from pytest_llmbench.model.judgement import ComparisonVerdict, GateVerdict
 from pytest_llmbench.store.files import (
     CALIBRATION,
     UNFINISHED,
-    check_version,
-    listed_mistakes,
     machine_folders,
     machine_id,
     machine_of,
-    read_object,
+    read_shape,
     write_text,
 )
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
@@ -120,9 +118,6 @@ class Baseline(Shape):
     tests: list[BaselineTest] = Field(default=[])
     void: list[str] = Field(default=[])
     """Node ids of the tests that were not measured validly."""
-
-    def plain(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
 
 
 def check_name(name: str) -> None:
@@ -293,26 +288,16 @@ def _remedy(storage: Path) -> str:
 
 def read_baseline(path: Path) -> Baseline:
     """Read a baseline. StoreError for a damaged file, and for another version."""
-    content = read_object(
-        path, "baseline", absent="name a file that --llm-save wrote", damaged="save it again with --llm-save"
-    )
-    check_version(
-        "baseline",
-        "baseline_version",
-        content,
-        BASELINE_VERSION,
+    return read_shape(
         path,
+        Baseline,
+        "baseline",
+        ("baseline_version", BASELINE_VERSION),
         absent="name a file that --llm-save wrote",
+        again="save it again with --llm-save",
         older="save the baseline again with this version of pytest-llmbench",
+        wrong="not a complete baseline",
     )
-    try:
-        return Baseline.model_validate(content | {"baseline_version": BASELINE_VERSION})
-    except ValidationError as error:
-        raise StoreError(
-            f"not a complete baseline: {listed_mistakes(error)}",
-            where=str(path),
-            remedy="save it again with --llm-save",
-        ) from error
 
 
 def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str]]:
@@ -380,7 +365,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
     Raises StoreError where it cannot be written.
     """
-    text = json.dumps(calibration.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(calibration.plain(), indent=1, ensure_ascii=False) + "\n"
     write_text(path, text, remedy="name a writable folder with --llm-storage")
 
 

@@ -45,24 +45,6 @@ from pytest_llmbench.store.schema import (
     iso_utc,
 )
 
-_FIRST = ("clock", "stamp_source", "event_loop", "transport", "priority")
-_SUMMED = (
-    "reads",
-    "content_chunks",
-    "coalesced_chunks",
-    "unresolved_chunks",
-    "connections_prewarmed",
-    "connections_opened",
-    "stale_retries",
-    "gc_collections",
-    "voluntary_switches",
-    "involuntary_switches",
-    "unstamped_reads",
-    "distrusted_stamps",
-    "moved_stamps",
-    "clock_steps",
-)
-
 
 def measured_runs(result: TestResult) -> list[Observation]:
     return [run for run in result.observations if run.plan.phase is Phase.MEASURE]
@@ -86,10 +68,11 @@ def combined_selfcheck(checks: Sequence[SelfCheck]) -> SelfCheck | None:
         seen = [value for check in checks if (value := getattr(check, name)) is not None]
         if not seen:
             combined[name] = None
-        elif name in _FIRST:
+        elif isinstance(seen[0], str):
             combined[name] = seen[0]
         else:
-            combined[name] = sum(seen) if name in _SUMMED else max(seen)
+            worst = name.endswith(("_ns", "_share")) or name == "peak_in_flight"
+            combined[name] = max(seen) if worst else sum(seen)
     return stored(SelfCheck, SelfCheck(**combined))
 
 

@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -22,7 +22,7 @@ from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.input_files import parse_json, read_unpacked
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status, class_of
 from pytest_llmbench.redaction import outward, outward_value
-from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
+from pytest_llmbench.store.schema import SCHEMA_VERSION, Report, Shape
 
 STORAGE = ".llmbench"
 """Folder of what later sessions read: baselines and calibrations, by kind of machine."""
@@ -106,6 +106,7 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
 REPORT_NAME = "report.json"
 _SHOWN_MISTAKES = 5
 _NAME_ONE = "name a report.json written with --llm-report"
+AnyShape = TypeVar("AnyShape", bound=Shape)
 
 
 def check_writable(directory: Path, option: str) -> None:
@@ -187,34 +188,18 @@ def read_report(path: Path) -> Report:
     The report read is of this version, so that it can be written again. Raises StoreError for any other
     version, for a damaged file, and for a test whose class its own requirements contradict.
     """
-    content = read_object(path, "report", absent=_NAME_ONE, damaged="write the report again")
-    check_version(
-        "report",
-        "schema_version",
-        content,
-        SCHEMA_VERSION,
+    report = read_shape(
         path,
+        Report,
+        "report",
+        ("schema_version", SCHEMA_VERSION),
         absent=_NAME_ONE,
+        again="write the report again",
         older="write the report again with this version",
+        wrong="the report does not match its schema",
     )
-    try:
-        report = Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
-    except ValidationError as error:
-        raise StoreError(
-            f"the report does not match its schema: {listed_mistakes(error)}",
-            where=str(path),
-            remedy="write the report again",
-        ) from error
     _check_classes(report, path)
     return report
-
-
-def listed_mistakes(error: ValidationError) -> str:
-    """The first mistakes of a file, each with its place in it."""
-    found = error.errors(include_url=False)
-    listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
-    rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
-    return "; ".join(listed + rest)
 
 
 def _check_classes(report: Report, path: Path) -> None:
@@ -233,25 +218,46 @@ def _check_classes(report: Report, path: Path) -> None:
             )
 
 
-def check_version(
-    what: str, field: str, content: Mapping[str, Any], ours: str, path: Path, *, absent: str, older: str
-) -> None:
-    """Raise StoreError for a file, a ``what``, whose ``field`` is no version that this program reads: of the
-    same major version, and not newer. ``absent``, ``older``: remedies for another file and an older one."""
-    version = content.get(field)
-    if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
+def read_shape(
+    path: Path,
+    shape: type[AnyShape],
+    what: str,
+    version: tuple[str, str],
+    *,
+    absent: str,
+    again: str,
+    older: str,
+    wrong: str,
+) -> AnyShape:
+    """Read a ``what`` (``report``) in ``path``; keys that it lacks get their defaults.
+
+    ``version``: the field that tells the version, and ours, which the object read has. StoreError for a file
+    that is none (with the remedy ``absent``), that is damaged or does not match, ``wrong`` (``again``), and
+    for one of another major version, or a newer one (``older``: the remedy for an older one).
+    """
+    content = read_object(path, what, absent=absent, damaged=again)
+    field, ours = version
+    told = content.get(field)
+    if not isinstance(told, str) or not re.fullmatch(r"\d+\.\d+", told):
         raise StoreError(
-            f"not a {what} of pytest-llmbench: {field} is {shown(version)}", where=str(path), remedy=absent
+            f"not a {what} of pytest-llmbench: {field} is {shown(told)}", where=str(path), remedy=absent
         )
-    numbers, own = (tuple(map(int, text.split("."))) for text in (version, ours))
+    numbers, own = (tuple(map(int, text.split("."))) for text in (told, ours))
     newer = numbers > own
     if newer or numbers[0] != own[0]:
         raise StoreError(
-            f"{field.replace('_', ' ')} {version} is {'newer' if newer else 'older'} than {ours}, which this "
+            f"{field.replace('_', ' ')} {told} is {'newer' if newer else 'older'} than {ours}, which this "
             "version reads",
             where=str(path),
             remedy="upgrade pytest-llmbench" if newer else older,
         )
+    try:
+        return shape.model_validate(content | {field: ours})
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
+        rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
+        raise StoreError(f"{wrong}: {'; '.join(listed + rest)}", where=str(path), remedy=again) from error
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -169,7 +169,7 @@ class Journal:
             if os.fstat(self._descriptor).st_size:
                 self.set_aside = self._put_aside()
             found = False
-            self._write(head.model_dump(mode="json"), durable=True)
+            self._write(head.plain(), durable=True)
         except StoreError:
             self.close(keep=True)
             raise

@@ -11,12 +11,7 @@ The name of a file says how it is written: ``.gz`` is packed, ``.compact`` has c
 
 Reads ``records/*.jsonl.gz``, and unpacked files, to analyse a finished run again.
 
-They become Records, in bounded memory.
-
-    for label, records in read_records(path).items():
-        distribution("ttft", latency.ttft_ms(records))
-
-A test sends several plans: warm-up, probes, runs, levels; ``labels`` says which of them are wanted, and
+They become Records, in bounded memory. A test sends several plans: warm-up, probes, runs, levels;
 :func:`read_runs` keeps apart what follows one another. The records are what the run itself had, number for
 number, so every metric comes out the same to the last digit. What is not of single requests (start and end of
 a load, readings of the engine) is not in this file.
@@ -31,7 +26,7 @@ import gzip
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
@@ -343,34 +338,14 @@ class StoredRuns:
     """What was left out at the end of a file whose writer was killed; None for a complete file."""
 
 
-def read_records(
-    path: Path,
-    *,
-    labels: Collection[str] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
-    rows: int = ROWS,
-) -> Mapping[str, Records]:
-    """Label → its records in order of submission; all labels by default.
-
-    ``memory_bytes``: of the columns of a label that are kept in memory; ``rows``: lines that become columns
-    together. Raises StoreError for what is no records file, and for damage that is not a cut end.
-    """
-    logs: dict[str, _Filling] = {}
-    with _of_their_kinds(path):
-        for label, row in _Lines(path).rows(labels):
-            if label not in logs:
-                logs[label] = _Filling(RecordLog(memory_bytes=memory_bytes), rows)
-            logs[label].append(row)
-        return {label: filling.records() for label, filling in logs.items()}
-
-
-def read_runs(path: Path, *, labels: Collection[str] | None = None) -> StoredRuns:
-    """The runs of a file in order. Raises as :func:`read_records`."""
+def read_runs(path: Path) -> StoredRuns:
+    """The runs of a file in order. Raises StoreError for what is no records file, and for damage that is not
+    a cut end."""
     lines = _Lines(path)
     runs: list[StoredRun] = []
     filling, current = _Filling(), ""
     with _of_their_kinds(path):
-        for label, row in lines.rows(labels):
+        for label, row in lines.rows():
             if len(filling) and label != current:
                 runs.append(StoredRun(current, filling.records()))
                 filling = _Filling()
@@ -396,7 +371,6 @@ class _Filling:
     """Collects rows into columns."""
 
     log: RecordLog = field(default_factory=lambda: RecordLog(memory_bytes=MEMORY_BYTES))
-    most_rows: int = ROWS
     rows: list[RequestRecord] = field(default_factory=list)
     entries: int = 0
 
@@ -406,7 +380,7 @@ class _Filling:
     def append(self, row: RequestRecord) -> None:
         self.rows.append(row)
         self.entries += len(row.chunk_ns) + len(row.server_token_ns)
-        if len(self.rows) >= self.most_rows or self.entries >= ENTRIES:
+        if len(self.rows) >= ROWS or self.entries >= ENTRIES:
             self._flush()
 
     def records(self) -> Records:
@@ -458,7 +432,7 @@ class _Lines:
         self.header: Mapping[str, Any] = {}
         self.dropped: str | None = None
 
-    def rows(self, labels: Collection[str] | None) -> Iterator[tuple[str, RequestRecord]]:
+    def rows(self) -> Iterator[tuple[str, RequestRecord]]:
         try:
             with records_lines(self._path) as each:
                 self.header = header_of(next(each, b""), self._path)
@@ -472,8 +446,7 @@ class _Lines:
                     except (ValueError, KeyError, TypeError) as error:
                         bad = number, line, error
                         continue
-                    if labels is None or label in labels:
-                        yield label, row
+                    yield label, row
                 if bad is not None:
                     self.dropped = cut_off(bad[0], bad[1])
                 elif each.cut:

@@ -72,6 +72,10 @@ class Shape(BaseModel):
         serialize_by_alias=True,
     )
 
+    def plain(self) -> dict[str, Any]:
+        """The object in plain JSON types, as pytest-xdist workers send it and renderers take it."""
+        return self.model_dump(mode="json")
+
 
 def _whole(kind: type[Any], since: str = "") -> BeforeValidator:
     """A check that a file has the fields of a dataclass: a count that is missing is not 0. ``since``: the
@@ -569,10 +573,6 @@ class TestEntry(Shape):
     profile_files: list[str] = Field(default=[])
     """Paths of what the engine's profiler wrote after the test, relative to the report."""
 
-    def plain(self) -> dict[str, Any]:
-        """The entry in plain JSON types, as pytest-xdist workers send it and renderers take it."""
-        return self.model_dump(mode="json")
-
 
 class Report(Shape):
     """The content of ``report.json``."""
@@ -585,9 +585,6 @@ class Report(Shape):
     tests: list[TestEntry]
     incomplete: IncompleteEntry | None = None
     """``null``: the session came to its end."""
-
-    def plain(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
 
 
 PUBLISHED: Final = {

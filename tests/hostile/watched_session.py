@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,8 @@ from xml.etree import ElementTree
 import jsonschema
 import psutil
 
-from pytest_llmbench.store.records_file import read_records
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.store.records_file import read_runs
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 UNSAID = (
@@ -165,7 +167,10 @@ def unbalanced(entry: Mapping[str, Any], out: Path) -> Iterator[str]:
     own = [stretch for stretch in entry["stretches"] if stretch["shared_from"] is None]
     if not own:
         return
-    records = read_records(out / entry["records_file"])
+    recorded = defaultdict[str, list[Records]](list)
+    for run in read_runs(out / entry["records_file"]).runs:
+        recorded[run.label].append(run.records)
+    records = {label: Records.concatenate(parts) for label, parts in recorded.items()}
     for label in {stretch["label"] for stretch in own}:
         told = [stretch for stretch in own if stretch["label"] == label]
         there = dict(records[label].counts()) if label in records else {}

@@ -129,10 +129,11 @@ def test_attempts_are_called_that(entry: dict[str, Any]) -> None:
 
 
 def test_rows_of_several_systems_are_named(entry: dict[str, Any], found: list[dict[str, Any]]) -> None:
-    assert not any(row[0].startswith("now: ") for row in words.rows(found))
+    assert not any(words.row(one, found)[0].startswith("now: ") for one in found)
     both = [*found, *({**each, "candidate_name": "third"} for each in found)]
     assert words.caption(both) == "now, third, each compared with main (independent runs)"
-    names = [row[0].partition(": ")[0] for row in words.rows(both)]
-    assert names == ["now", "third", "now", "third"]  # those that decide first
+    block = str(comparison_block(TestView({**entry, "comparisons": both})))
+    places = [block.index(f"{name}: {metric}") for metric in ("TTFT", "Request") for name in ("now", "third")]
+    assert places == sorted(places), "those that decide first"
     text = "\n".join(line.text for line in section_lines({**entry, "comparisons": both}, width=100))
     assert "regressed    third: ttft.p99 +20 %" in text

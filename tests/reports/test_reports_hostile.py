@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,6 +16,7 @@ import pytest
 from _pytest.junitxml import bin_xml_escape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
@@ -95,35 +95,6 @@ def named(report: dict[str, Any], name: str) -> dict[str, Any]:
         level["errors"][name] = 3
         level["metrics"][name] = dict(next(iter(entry["metrics"].values())))
     return report
-
-
-class Page(HTMLParser):
-    """Tags and attributes that are live, and whether they nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.links: set[str] = set()
-        self.open: list[str] = []
-        self.scripts = 0
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_startendtag(tag, attrs)
-        self.scripts += tag == "script"
-        if tag not in ("meta", "br", "hr", "input"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        self.links |= {str(value) for name, value in attrs if name in ("href", "src", "xlink:href", "action")}
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def bars(line: str) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import re
-from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from outcome_samples import void
+from pages import Page
 
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.plugin.interplay import HtmlReport
@@ -20,44 +20,6 @@ from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.store import schema
 
 Entry = dict[str, Any]
-_VOID = {"meta", "br", "hr", "input"}
-
-
-class Outline(HTMLParser):
-    """Checks nesting and collects headings, addresses and ids."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.headings: list[str] = []
-        self.addresses: list[str] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag not in _VOID:
-            self.open.append(tag)
-        self.addresses += [str(value) for name, value in attrs if name in ("href", "src", "xlink:href")]
-        if tag == "h2":
-            self.headings.append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [str(value) for name, value in attrs if name in ("href", "src", "xlink:href")]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "h2":
-            self.headings[-1] += data
-
-
-def outline(text: str) -> Outline:
-    parser = Outline()
-    parser.feed(text)
-    parser.close()
-    assert parser.open == []
-    return parser
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +41,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_six_sections_in_order(page: str) -> None:
     expected = [f"{number}. {title}" for number, title in enumerate(SECTIONS, start=1)]
-    assert outline(page).headings[-6:] == expected
+    assert Page(page).headings[-6:] == expected
     assert SECTIONS == (
         "System Identification",
         "Test Configuration",
@@ -91,8 +53,8 @@ def test_six_sections_in_order(page: str) -> None:
 
 
 def test_the_page_needs_nothing_from_outside(page: str) -> None:
-    seen = outline(page)
-    assert all(address.startswith("#") for address in seen.addresses)
+    seen = Page(page)
+    assert all(address.startswith("#") for address in seen.links)
     assert not seen.tags & {"link", "iframe", "img"}
     assert page.count("<script") == 1
     assert re.search(r"Content-Security-Policy\" content=\"default-src &#x27;none&#x27;", page)
@@ -217,17 +179,17 @@ def test_a_test_without_limits_shows_its_figure(entry: Entry) -> None:
 
 def test_the_block_below_a_row(entry: Entry, broken: schema.TestEntry) -> None:
     block = html_blocks.extra_block(entry)
-    outline(block)
+    Page(block)
     assert "<svg" in block
     assert "TTFT by Input Length" in block
     unmeasured = html_blocks.extra_block(broken.plain())
-    outline(unmeasured)
+    Page(unmeasured)
     assert "nothing was measured" in unmeasured
 
 
 def test_a_report_with_every_test(whole_page: str) -> None:
-    page, seen = whole_page, outline(whole_page)
-    assert all(address.startswith("#") for address in seen.addresses)
+    page, seen = whole_page, Page(whole_page)
+    assert all(address.startswith("#") for address in seen.links)
     for text in (
         "All 12 levels",
         "All 4 levels",
@@ -284,7 +246,7 @@ def test_a_page_has_no_more_pictures_than_it_can_show(entry: Entry, report: Entr
     assert drawn[-1] == 4  # undecided: it has all of its own
     assert all(count >= 1 for count in drawn)  # and nobody goes without the picture of the test
     assert "3 of 4 pictures are not drawn, since the page has 60" in page
-    outline(page)
+    Page(page)
 
 
 @pytest.mark.usefixtures("undrawn")

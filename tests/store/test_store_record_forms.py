@@ -25,7 +25,7 @@ from pytest_llmbench.model.record import (
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.simulator.replay.records import rows_of
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA, row_reader
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_runs
 
 NAMES = tuple(column.name for column in fields(RequestRecord))
 RECORDS = tuple(column.name for column in fields(Records))
@@ -99,7 +99,8 @@ def test_a_column_comes_back_from_arrays_of_every_form(name: str, tmp_path: Path
     rows = cases(name)
     records = Records.from_rows(rows)
     lines(tmp_path / "a.compact.jsonl", rows)
-    same(read_records(tmp_path / "a.compact.jsonl")[""], records)
+    (run,) = read_runs(tmp_path / "a.compact.jsonl").runs
+    same(run.records, records)
     spool = SpoolWriter(tmp_path / "spool")
     for row in rows:
         spool.write(row)

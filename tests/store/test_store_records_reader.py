@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stored_rows import rows_of
 
 from pytest_llmbench.columns import StoredRecords
 from pytest_llmbench.errors import StoreError
@@ -23,8 +24,8 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.store.record_line import row_of
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records, read_runs
+from pytest_llmbench.store import records_file
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_runs
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -62,11 +63,6 @@ def figures(replayed: tuple[Path, Observation]) -> dict[str, Any]:
     return _figures(replayed[1])
 
 
-def rows_of(path: Path) -> list[tuple[RequestRecord, str]]:
-    """The rows of a plain file, and their labels."""
-    return [row_of(line) for line in path.read_bytes().splitlines()[1:]]
-
-
 def _same(one: Records, other: Records) -> None:
     for column in fields(Records):
         left, right = getattr(one, column.name), getattr(other, column.name)
@@ -90,10 +86,17 @@ def stored(request: pytest.FixtureRequest, replayed: tuple[Path, Observation]) -
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
 def test_every_metric_comes_out_the_same(
-    stored: tuple[Path, Observation], memory_bytes: int, figures: dict[str, Any]
+    stored: tuple[Path, Observation],
+    memory_bytes: int,
+    figures: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, seen = stored
-    again = read_records(path, memory_bytes=memory_bytes, rows=70)["measure"]
+    monkeypatch.setattr(records_file, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(records_file, "ROWS", 70)
+    (run,) = read_runs(path).runs
+    assert run.label == "measure"
+    again = run.records
     assert isinstance(again, StoredRecords) == (memory_bytes == 1000)
     _same(again, seen.records)
     assert seen.records.counts()["ok"] < 600, "no failures: the test has lost its point"
@@ -144,23 +147,17 @@ def test_damage_in_a_packed_file_is_said(tmp_path: Path, make_record: MakeRecord
     whole[-6] ^= 1  # of the checksum
     path.write_bytes(whole)
     with pytest.raises(StoreError, match="it cannot be decompressed"):
-        read_records(path)
+        read_runs(path)
     path.write_bytes(b"not packed at all")
     with pytest.raises(StoreError, match="it cannot be decompressed"):
-        read_records(path)
+        read_runs(path)
 
 
-def test_labels_and_runs(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_runs_are_told_apart_by_their_labels(tmp_path: Path, make_record: MakeRecord) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER) as writer:
         for index, label in enumerate(["probe", "run 1", "run 1", "run 2", "probe"]):
             writer.write(make_record(index), label)
-    assert {label: len(found) for label, found in read_records(path).items()} == {
-        "probe": 2,
-        "run 1": 2,
-        "run 2": 1,
-    }
-    assert list(read_records(path, labels=["run 2"])) == ["run 2"]
     told = read_runs(path)
     assert [(run.label, len(run.records)) for run in told.runs] == [
         ("probe", 1),
@@ -182,13 +179,11 @@ def test_a_cut_end_is_left_out_and_other_damage_raises(tmp_path: Path, make_reco
     told = read_runs(path)
     assert len(told.runs[0].records) == 2
     assert told.dropped is not None
-    assert "(4) was cut off" in told.dropped
+    assert "the last line (4) was cut off" in told.dropped
     lines = whole.splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
-    with pytest.raises(StoreError, match="line 3 is not a record"):
-        read_records(path)
+    for broken in (b"{}\n", lines[2][:50] + b"\n"):
+        path.write_bytes(b"".join([*lines[:2], broken, *lines[3:]]))
+        with pytest.raises(StoreError, match="line 3 is not a record"):
+            read_runs(path)
     with pytest.raises(StoreError, match="cannot read the records"):
-        read_records(tmp_path / "none.jsonl")
-    path.write_bytes(b"")
-    with pytest.raises(StoreError, match="no header line"):
-        read_records(path)
+        read_runs(tmp_path / "none.jsonl")
