@@ -145,8 +145,6 @@ class EndpointReport:
     """All models that it lists; empty if it has no list."""
     api: str
     """Name of the dialect, such as ``openai-chat``."""
-    server: str
-    """Value of the ``server`` header; empty without one."""
     proxy: str | None
     """Proxy of the environment that the preflight used, without credentials; None: none."""
     facts: Facts
@@ -154,19 +152,6 @@ class EndpointReport:
     """Whether its stream reported the number of tokens, so that we need not count."""
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Extra fields without which it refuses requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """A reply that streamed."""
-
-    base_url: str
-    dialect: Dialect
-    answer: Answer
-    fingerprint: str
-    counts_tokens: bool
-    model_load_ms: float | None
-    changed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def examine(
@@ -200,8 +185,7 @@ def examine(
         else:
             listed = ModelList(bases[0], ())
         options = EncodeOptions(model or "", asking.ignore_eos, asking.extra_body, asking.prompt_form)
-        found = _find_stream(control, bases, dialects, options, listed, endpoint)
-        report = _report(control, found, options.model, listed)
+        report = _find_stream(control, bases, dialects, options, listed, endpoint)
     access = access or Access()
     hasty = replace(access, answer_s=min(access.answer_s, _IDENTITY_S))
     with ControlPlane(bases[0], hasty, transport) as control:
@@ -223,8 +207,7 @@ def _examine_grpc(
         name = choose_model(seen.listed, model, complete=True)
         options = EncodeOptions(name, asking.ignore_eos, asking.extra_body, asking.prompt_form)
         spoken = detection.ToTry(seen.dialect, asking.prompt_form)
-        found = _find_stream(control, [base], spoken, options, seen.listed, base)
-        report = _report(control, found, name, seen.listed)
+        report = _find_stream(control, [base], spoken, options, seen.listed, base)
     told = Facts.of(Origin.DETECTED, seen.facts, without_query(seen.source))
     return replace(report, facts=report.facts | told)
 
@@ -267,8 +250,8 @@ def _find_stream(
     options: EncodeOptions,
     listed: ModelList,
     endpoint: str,
-) -> _Stream:
-    """The first dialect at the first base that streams a reply."""
+) -> EndpointReport:
+    """What the first dialect at the first base that streams a reply shows."""
     failures: list[Answer] = []
     refused: list[errors.RefusedField] = []
     for base, spoken in detection.attempts(bases, dialects):
@@ -276,8 +259,7 @@ def _find_stream(
             continue
         answer, changed = _answered(control, base, spoken, options)
         if 200 <= answer.status < 300:
-            asked = detection.small_body(spoken, options)
-            return _Stream(base, spoken, answer, *_check_stream(spoken, answer, asked), changed)
+            return _report(control, base, spoken, answer, options, listed, changed)
         refusal = errors.outright_refusal(answer, control.key_source)
         if refusal is not None:
             raise refusal
@@ -372,10 +354,20 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
     return error if named or other else errors.or_named_model(error)
 
 
-def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:
-    server = found.answer.headers.get("server", listed.server)
+def _report(
+    control: ControlPlane,
+    base: str,
+    spoken: Dialect,
+    answer: Answer,
+    options: EncodeOptions,
+    listed: ModelList,
+    changed: Mapping[str, Any],
+) -> EndpointReport:
+    asked = detection.small_body(spoken, options)
+    fingerprint, counts_tokens, model_load_ms = _check_stream(spoken, answer, asked)
+    server = answer.headers.get("server", listed.server)
     proxy = None if control.proxy is None else control.proxy.url
-    entry = listed.entry(model)
+    model, entry = options.model, listed.entry(options.model)
     values: dict[str, Any] = {
         SUTFact.MODEL_NAME: model,
         EndpointFact.MODELS: list(
@@ -383,31 +375,21 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
                 [model, *[str(entry[key]) for key in ("root", "parent") if isinstance(entry.get(key), str)]]
             )
         ),
-        StreamingFact.PROTOCOL: found.dialect.protocol,
-        EndpointFact.URL: without_query(found.base_url),
-        EndpointFact.API: found.dialect.name,
+        StreamingFact.PROTOCOL: spoken.protocol,
+        EndpointFact.URL: without_query(base),
+        EndpointFact.API: spoken.name,
         EndpointFact.SERVER: server or None,
         EndpointFact.PROXY: proxy or "none",
     }
-    if found.base_url.startswith(("https:", "wss:", "grpcs:")):
+    if base.startswith(("https:", "wss:", "grpcs:")):
         values[EndpointFact.CERTIFICATE_CHECKED] = not control.insecure
-    if found.dialect.protocol != "grpc":
-        values[EndpointFact.ANSWERED_BY] = named_model([found.answer.body])
-    if found.model_load_ms is not None:
-        values[EndpointFact.MODEL_LOAD_MS] = found.model_load_ms
-    values |= engine_facts(listed.entry(model), server, found.fingerprint)
-    facts = Facts.of(Origin.DETECTED, values, without_query(found.base_url))
-    return EndpointReport(
-        found.base_url,
-        model,
-        listed.names,
-        found.dialect.name,
-        server,
-        proxy,
-        facts,
-        found.counts_tokens,
-        found.changed,
-    )
+    if spoken.protocol != "grpc":
+        values[EndpointFact.ANSWERED_BY] = named_model([answer.body])
+    if model_load_ms is not None:
+        values[EndpointFact.MODEL_LOAD_MS] = model_load_ms
+    values |= engine_facts(entry, server, fingerprint)
+    facts = Facts.of(Origin.DETECTED, values, without_query(base))
+    return EndpointReport(base, model, listed.names, spoken.name, proxy, facts, counts_tokens, changed)
 
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from h2.events import (
     StreamEnded,
 )
 from h2.settings import SettingCodes
-from http2_frames import header_block
-from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame
+from http2_frames import data, headers, reset
+from hyperframe.frame import PingFrame
 from scripted_server import Conversation, Script
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from talk_script import Opened, Talk
@@ -94,14 +94,13 @@ class GrpcTalk(Talk):
     # Frames, of the last call.
 
     def head(self, *pairs: tuple[str, str], end: bool = False) -> bytes:
-        flags = ["END_HEADERS", *(["END_STREAM"] if end else [])]
-        return HeadersFrame(self.stream, header_block(pairs), flags=flags).serialize()
+        return headers(*pairs, end=end, stream=self.stream)
 
     def ok(self) -> bytes:
         return self.head((":status", "200"), GRPC)
 
     def data(self, payload: bytes, *flags: str) -> bytes:
-        return DataFrame(self.stream, payload, flags=list(flags)).serialize()
+        return data(payload, *flags, stream=self.stream)
 
     def end(self, status: int = 0, message: str = "", *more: tuple[str, str]) -> bytes:
         said = [("grpc-message", message)] if message else []
@@ -113,10 +112,7 @@ class GrpcTalk(Talk):
         return self.head((":status", "200"), GRPC, ("grpc-status", str(status)), *said, *more, end=True)
 
     def reset(self, code: int) -> bytes:
-        return RstStreamFrame(self.stream, error_code=code).serialize()
-
-    def away(self, last: int, code: int = 0, said: bytes = b"") -> bytes:
-        return GoAwayFrame(0, last_stream_id=last, error_code=code, additional_data=said).serialize()
+        return reset(code, self.stream)
 
     def parts(self) -> list[bytes]:
         first, second, last = map(self.data, REPLY)

@@ -15,8 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes, Settings
-from http2_frames import header_block
-from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, RstStreamFrame
+from http2_frames import data, headers, reset
 from scripted_server import STREAM, Conversation, Script
 from talk_script import Talk
 
@@ -34,20 +33,16 @@ class Asked:
     """When its last byte had been read."""
 
     def head(self, *pairs: tuple[str, str], status: int = 200, end: bool = False) -> bytes:
-        flags = ["END_HEADERS", *(["END_STREAM"] if end else [])]
-        return HeadersFrame(
-            self.stream, header_block([(":status", str(status)), *pairs]), flags=flags
-        ).serialize()
+        return headers((":status", str(status)), *pairs, end=end, stream=self.stream)
 
     def data(self, payload: bytes, *, end: bool = False) -> bytes:
-        return DataFrame(self.stream, payload, flags=["END_STREAM"] if end else []).serialize()
+        return data(payload, *(["END_STREAM"] if end else []), stream=self.stream)
 
     def trailers(self, *pairs: tuple[str, str]) -> bytes:
-        flags = ["END_HEADERS", "END_STREAM"]
-        return HeadersFrame(self.stream, header_block(pairs), flags=flags).serialize()
+        return headers(*pairs, end=True, stream=self.stream)
 
     def reset(self, code: int) -> bytes:
-        return RstStreamFrame(self.stream, error_code=code).serialize()
+        return reset(code, self.stream)
 
     def reply(self, parts: Iterable[bytes] = STREAM) -> bytes:
         """A whole reply, each part in a frame of its own."""
@@ -134,10 +129,6 @@ class Peer:
 
     def got(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.heard if isinstance(event, kind)]
-
-
-def away(last: int, code: int = 0, said: bytes = b"") -> bytes:
-    return GoAwayFrame(0, last_stream_id=last, error_code=code, additional_data=said).serialize()
 
 
 def peers(turn: Callable[[Peer], None], opened: list[Peer] | None = None, **settings: int) -> Script:

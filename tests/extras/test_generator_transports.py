@@ -21,6 +21,7 @@ from grpc_script import GrpcTalk, calls, chunk
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, PingAckReceived, RequestReceived, StreamReset
+from http2_frames import away
 from http2_script import StreamTalk, streams
 from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, only, outcomes, runner
 from scripted_server import STREAM, Conversation, Script, ScriptedServer, plain, reply
@@ -105,7 +106,7 @@ GRPC = OneAtATime(
     calls,
     grpc_pieces,
     refusal=lambda talk: talk.refusal(8, "no"),
-    away=lambda talk: talk.away(talk.stream),
+    away=lambda talk: away(talk.stream),
     ping=grpc_script.ping,
     pongs=lambda opened: len(opened.got(PingAckReceived)),
     farewells=lambda opened: len(opened.got(ConnectionTerminated)),

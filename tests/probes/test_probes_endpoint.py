@@ -33,7 +33,6 @@ def test_the_base_url_may_be_written_in_four_ways(serve, engine, suffix):
     assert report.model == "org/small-model"
     assert report.models == ("org/small-model",)
     assert report.api == "openai-chat"
-    assert report.server == "uvicorn"
     assert report.proxy is None
 
 

@@ -34,6 +34,7 @@ from tritonclient.grpc.service_pb2_grpc import (
 )
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.extras.grpc.messages import HTTP_STATUS
 from pytest_llmbench.model.request import SESSION_HEADER
 from pytest_llmbench.simulator.engine.config import shown
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
@@ -461,15 +462,7 @@ def _read_kserve(request: Any) -> GenerationRequest:
     return replace(fields.request((text,), fields.ceiling(), include_usage=False), stream=True)
 
 
-_STATUS = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
+_STATUS = {http: grpc.StatusCode[name] for name, http in HTTP_STATUS.items()}
 
 
 class Outbox:

@@ -171,7 +171,7 @@ _NAMES = (
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
     "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
-_HTTP: Mapping[str, int] = {
+HTTP_STATUS: Mapping[str, int] = {
     "OK": 200,
     "CANCELLED": 499,
     "INVALID_ARGUMENT": 400,
@@ -183,6 +183,7 @@ _HTTP: Mapping[str, int] = {
     "UNAVAILABLE": 503,
     "UNAUTHENTICATED": 401,
 }
+"""Status of gRPC → the HTTP status that means the same; 500 for any other."""
 _OTHERWISE = 500
 _TOO_LARGE = 413
 _PUSHBACK = "grpc-retry-pushback-ms"
@@ -209,7 +210,7 @@ class CallStatus:
         # gRPC's own libraries, C++ and Go, refuse a request above their limit so: no server is busy there.
         if self._name == "RESOURCE_EXHAUSTED" and "message larger than max" in self.message:
             return _TOO_LARGE
-        return _HTTP.get(self._name, _OTHERWISE)
+        return HTTP_STATUS.get(self._name, _OTHERWISE)
 
     @property
     def text(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpc_replies import HEADERS, REPLIES
 from grpc_script import GrpcTalk, calls, ping
-from http2_frames import header_block
+from http2_frames import away, header_block
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PushPromiseFrame, SettingsFrame
 from scripted_server import ScriptedServer
 
@@ -159,7 +159,7 @@ FACES: dict[str, Face] = {
     "closed before the trailers": _closes,
     "RST_STREAM in the midst": _after(1, lambda talk, _: talk.reset(2)),
     "RST_STREAM before the trailers, without an error": _after(3, lambda talk, _: talk.reset(0)),
-    "GOAWAY in the midst, which takes the call back": _after(1, lambda talk, _: talk.away(0, 11, b"enough")),
+    "GOAWAY in the midst, which takes the call back": _after(1, lambda talk, _: away(0, 11, b"enough")),
     "text/html": _of_kind("text/html"),
     "application/grpc-web": _of_kind("application/grpc-web+proto"),
     "no content type": _of_kind(""),
@@ -171,7 +171,7 @@ FACES: dict[str, Face] = {
 """Each comes to an end by itself."""
 STALLING: dict[str, Face] = {
     "silence in the midst": _after(1, lambda talk, _: b""),
-    "GOAWAY in the midst, then silence": _after(1, lambda talk, _: talk.away(talk.stream)),
+    "GOAWAY in the midst, then silence": _after(1, lambda talk, _: away(talk.stream)),
     "messages without end": _endless(0, lambda talk, reply: talk.data(reply[0])),
     "empty frames without end": _endless(1, lambda talk, _: talk.data(b"")),
     "a message of 1 MB, byte by byte": _byte_by_byte,

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from grpc_script import GRPC, REPLY, GrpcTalk, calls, chunk, complete, ping, replies
 from h2.events import PingAckReceived, StreamReset
+from http2_frames import away
 from planned_load import TextWorkload
 from scripted_load import STEP_NS, MakePlan, Run, Serve, Wire, only, runner
 from scripted_server import Script, ScriptedServer
@@ -249,9 +250,9 @@ def page(status: str, body: bytes = b"", kind: str = "text/html") -> Callable[[G
          "reset the call (REFUSED_STREAM) before the first byte"),
         (says(begun, raw(complete()), lambda talk: talk.reset(0)), "disconnected",
          "reset the call (NO_ERROR)"),
-        (says(lambda talk: talk.away(0, 11, b"enough")), "disconnected",
+        (says(lambda talk: away(0, 11, b"enough")), "disconnected",
          "went away (ENHANCE_YOUR_CALM enough) without having begun the call before the first byte"),
-        (says(lambda talk: talk.away(1, 0, b"max_age"), begun, then=hangs_up), "disconnected",
+        (says(lambda talk: away(1, 0, b"max_age"), begun, then=hangs_up), "disconnected",
          "went away (NO_ERROR max_age) and closed the connection before the response was complete"),
         (says(begun, then=hangs_up), "disconnected", "closed the connection before the response"),
         (says(begun, raw(chunk(2)[:4]), then=hangs_up), "disconnected", "before the response was"),
@@ -296,7 +297,7 @@ def test_what_a_kept_connection_has_not_begun_is_sent_once_more(run: Run, answer
         if talk.turn == 0:
             talk.reply()
         else:
-            talk.send(talk.reset(7) if answer == "refused" else talk.away(1, 0))
+            talk.send(talk.reset(7) if answer == "refused" else away(1, 0))
 
     seen = run(calls(turn, opened), 3)
     assert seen.records.counts()["ok"] == 3, seen.records.error
@@ -308,7 +309,7 @@ def test_a_server_that_goes_away_after_each_reply(run: Run) -> None:
     opened: Opened[GrpcTalk] = Opened()
 
     def turn(talk: GrpcTalk) -> None:
-        talk.send(talk.away((1 << 31) - 1) + talk.away(talk.stream))
+        talk.send(away((1 << 31) - 1) + away(talk.stream))
         talk.reply()
 
     seen = run(calls(turn, opened), 5)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trustme
 from h2.events import ConnectionTerminated, StreamReset
-from http2_script import EVENTS, Asked, Peer, answers, away, each, peers
+from http2_frames import away
+from http2_script import EVENTS, Asked, Peer, answers, each, peers
 from hyperframe.frame import SettingsFrame
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes
 from hpack import Encoder
-from http2_frames import header_block
+from http2_frames import data, headers
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -98,16 +98,6 @@ def connected(server: Server) -> Lone:
     server.hear(client.to_send())
     server.says()
     return client
-
-
-def headers(*pairs: tuple[str, str], end: bool = False, stream: int = 1) -> bytes:
-    """A frame of headers of a server, which keeps no table either."""
-    block = header_block(pairs)
-    return HeadersFrame(stream, block, flags=["END_HEADERS", *(["END_STREAM"] if end else [])]).serialize()
-
-
-def data(payload: bytes, *flags: str, stream: int = 1) -> bytes:
-    return DataFrame(stream, payload, flags=list(flags)).serialize()
 
 
 OK = headers((":status", "200"), ("content-type", "application/grpc"))
