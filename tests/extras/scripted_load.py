@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from scripted_server import Script, ScriptedServer
@@ -20,6 +22,7 @@ from pytest_llmbench.wire.dialect import Dialect
 Serve = Callable[..., ScriptedServer]
 MakePlan = Callable[..., LoadPlan]
 Run = Callable[..., Observation]
+Secured = Callable[..., tuple[ssl.SSLContext, Path]]
 
 STEP_NS = 40_000_000
 """A pause of a server that is seen in the instants."""

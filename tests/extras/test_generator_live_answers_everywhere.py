@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from grpc_script import GrpcTalk, calls, chunk, complete
 from http2_script import Asked, Peer, each, peers
 from live_talk import (
@@ -26,6 +25,7 @@ from live_talk import (
     over_http,
     sse,
 )
+from scripted_load import Secured
 from scripted_server import DONE, HEAD, Script, ScriptedServer, chunked, event
 from tritonclient.grpc import service_pb2 as kserve
 from websocket_script import WebSocketTalk, completed, created, delta, websockets
@@ -162,17 +162,9 @@ def test_dialects_of_http(serve: Serve, plan: MakePlan, name: str) -> None:
 
 
 @pytest.fixture(params=["plain", "TLS"])
-def tls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext, Path] | None:
+def tls(request: pytest.FixtureRequest, secured: Secured) -> tuple[ssl.SSLContext, Path] | None:
     """The context of a server with a certificate, and the file of its authority; None: without TLS."""
-    if request.param == "plain":
-        return None
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    return context, ca_file
+    return None if request.param == "plain" else secured("h2", "http/1.1")
 
 
 def serving(

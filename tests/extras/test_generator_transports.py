@@ -10,12 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc_script
 import pytest
-import trustme
 import websocket_script
 from grpc_script import GrpcTalk, calls, chunk
 from h2.config import H2Configuration
@@ -23,7 +21,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, PingAckReceived, RequestReceived, StreamReset
 from http2_frames import away
 from http2_script import StreamTalk, streams
-from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, only, outcomes, runner
+from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Secured, Serve, only, outcomes, runner
 from scripted_server import STREAM, Conversation, Script, ScriptedServer, plain, reply
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from talk_script import Opened, Talk, begun
@@ -194,14 +192,8 @@ def test_connections_are_opened_before_the_load_and_kept(run: Run, over: OneAtAT
     assert not opened.got(StreamReset)
 
 
-def test_over_tls(run: Run, over: OneAtATime, tmp_path: Path, loop_factory: LoopFactory) -> None:
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    if over.alpn is not None:
-        context.set_alpn_protocols([over.alpn])
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
+def test_over_tls(run: Run, over: OneAtATime, secured: Secured, loop_factory: LoopFactory) -> None:
+    context, ca_file = secured(*filter(None, [over.alpn]))
     opened: Opened[Talk] = Opened()
     chosen: list[str | None] = []
     options: dict[str, Any] = {"server": {"tls": context}, "loop_factory": loop_factory}

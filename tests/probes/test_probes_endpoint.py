@@ -182,81 +182,211 @@ def test_pages_that_do_not_answer_hold_nobody_up(serve, engine):
     assert examine(server.url, access=HASTY).facts.value("sut.software.version") is None
 
 
-# --- keys
+# --- endpoints of which something is told
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_key_is_missing(serve, engine, status):
-    engine["GET /v1/models"] = Canned.json({"error": {"message": "Missing key"}}, status)
-    message = told(SUTError, serve(engine).url)
-    assert f"HTTP {status} (Missing key); no API key was sent" in message
-    assert "export LLM_API_KEY (or OPENAI_API_KEY)" in message
+def failed(message: str, http: int, /, **more: object) -> Canned:
+    return Canned.json({"error": {"message": message, **more}}, http)
 
 
-def test_a_key_is_wrong_and_not_repeated(serve, engine):
-    refusal = Canned.json({"error": {"message": f"Incorrect API key provided: {CANARY}"}}, 401)
-    message = told(SUTError, serve(engine | {"GET /v1/models": refusal}).url, access=Access(KEY))
-    assert "the key from environment variable LLM_API_KEY is refused" in message
-    assert "Incorrect API key provided: [redacted]" in message
-    assert CANARY not in message
+def unprocessable(name: str) -> Canned:
+    """As FastAPI answers, with the field beside the message, and the value of another one in it."""
+    detail = {
+        "type": "extra_forbidden",
+        "loc": ["body", name],
+        "msg": "Extra inputs are not permitted",
+        "input": {"temperature": 0, "model": "m"},
+    }
+    return Canned.json({"detail": [detail]}, 422)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        {"message": "No connected db.", "type": "no_db_connection", "param": None, "code": "400"},  # LiteLLM
-        {
-            "code": 400,
-            "message": "API key not valid. Please pass a valid API key.",
-            "status": "INVALID_ARGUMENT",
-        },
-    ],
+def listing(*names: str) -> Canned:
+    return Canned.json({"data": [{"id": name} for name in names]})
+
+
+MODELS, CHAT, COMPLETIONS = "GET /v1/models", *POSTS
+KEYED = {"access": Access(KEY)}
+PAGE = Canned(200, dict(HTML), b"<html>Welcome</html>")
+NO_DB = {"type": "no_db_connection", "param": None, "code": "400"}
+ASKED_FOR = (
+    "Invalid model name passed in model=tiny. Call `/v1/models` to view available models for your key."
 )
-def test_a_key_is_wrong_and_called_a_bad_request(serve, engine, error):
-    engine["POST /v1/chat/completions"] = Canned.json({"error": error}, 400)
-    message = told(SUTError, serve(engine).url, access=Access(KEY))
-    assert f"HTTP 400 ({error['message']}" in message
-    assert "the key from environment variable LLM_API_KEY is refused" in message
+PINNED = Canned.json({"detail": "Server is pinned to 'org/small-model'"}, 400)
+WHOLE = Canned.json({"object": "chat.completion", "choices": [{"message": {"content": "Hi"}}]})
+UNKNOWN_FIELD = {"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": {"model": "m"}}
+FIELDS = RequestForm(ignore_eos=True, extra_body={"cache_prompt": False, "return_token_ids": True})
+OMIT = 'request.omit = ["stream_options"] in the SUT file'
+COUNT = {"choices": [], "usage": {"completion_tokens": 1}}
 
 
-def test_a_bad_request_that_mentions_a_key_is_no_refusal_of_it(serve, engine):
-    said = "Invalid model name passed in model=tiny. Call `/v1/models` to view available models for your key."
-    engine["POST /v1/chat/completions"] = Canned.json({"error": {"message": said}}, 400)
-    message = told(SUTError, serve(engine).url, api="openai-chat", access=Access(KEY))
-    assert "HTTP 400 (Invalid model name" in message
-    assert "is refused" not in message
+def on_posts(answer: Canned) -> dict[str, Canned]:
+    return dict.fromkeys(POSTS, answer)
 
 
-def test_a_key_that_may_list_but_not_complete(serve, engine):
-    engine["POST /v1/chat/completions"] = Canned.json({"error": "quota"}, 403)
-    assert "is refused" in told(SUTError, serve(engine).url, access=Access(KEY))
+TOLD = {
+    # of the key
+    **{
+        f"no key, {status}": (
+            {MODELS: failed("Missing key", status)}, {},
+            [f"HTTP {status} (Missing key); no API key was sent", "export LLM_API_KEY (or OPENAI_API_KEY)"],
+        )
+        for status in (401, 403)
+    },
+    "a wrong key, which is not repeated": (
+        {MODELS: failed(f"Incorrect API key provided: {CANARY}", 401)}, KEYED,
+        ["the key from environment variable LLM_API_KEY is refused",
+         "Incorrect API key provided: [redacted]"],
+        CANARY,
+    ),
+    "a bad request of LiteLLM's for a wrong key": (
+        {CHAT: failed("No connected db.", 400, **NO_DB)}, KEYED,
+        ["HTTP 400 (No connected db.", "the key from environment variable LLM_API_KEY is refused"],
+    ),
+    "a bad request of Gemini's for a wrong key": (
+        {CHAT: failed("API key not valid. Please pass a valid API key.", 400, status="INVALID_ARGUMENT")},
+        KEYED,
+        ["HTTP 400 (API key not valid. Please pass a valid API key.",
+         "the key from environment variable LLM_API_KEY is refused"],
+    ),
+    "a bad request that mentions a key": (
+        {CHAT: failed(ASKED_FOR, 400)}, {"api": "openai-chat", **KEYED},
+        ["HTTP 400 (Invalid model name"], "is refused",
+    ),
+    "a key that may list but not complete": (
+        {CHAT: Canned.json({"error": "quota"}, 403)}, KEYED, ["is refused"]
+    ),
+    # of the path
+    **{
+        f"nothing behind {path}": ({}, {"endpoint": path}, ["HTTP 404 (Not Found)", "--llm-endpoint=$URL/v1"])
+        for path in ("/wrong", "/v2", "/v1/chat/completions", "/v1/models")
+    },
+    "nothing behind a path, and a named model": (
+        {}, {"endpoint": "/wrong", "model": "org/small-model"}, ["--llm-endpoint=$URL/v1"]
+    ),
+    "nothing at all": (
+        {MODELS: None, CHAT: None, COMPLETIONS: None}, {"endpoint": "/wrong/v2"},
+        ["no OpenAI-compatible API there", "it usually ends in /v1, like $URL/v1"],
+    ),
+    "models but no completions": (
+        {CHAT: None, COMPLETIONS: None}, {},
+        ["lists models, but has no /chat/completions and no /completions"],
+    ),
+    "a web site": (
+        {MODELS: PAGE, "GET /models": PAGE}, {},
+        ["not an OpenAI-compatible endpoint: text/html instead of a model list", "Welcome"],
+    ),
+    "a web site, and a named model": (
+        {MODELS: PAGE, CHAT: PAGE}, {"model": "m"}, ["not an OpenAI-compatible endpoint: text/html"]
+    ),
+    # of the model
+    "several models": (
+        {MODELS: listing("first", "second")}, {},
+        ["serves 2 models: choose one of first, second", "--llm-model=first"],
+    ),
+    "many models": (
+        {MODELS: listing(*(f"m{n:03}" for n in range(100)))}, {}, ["m019 and 80 more"], "m020"
+    ),
+    **{
+        f"no model {wanted}": (
+            on_posts(failed("The model does not exist.", 404, code=404)), {"model": wanted},
+            [f"has no model '{wanted}'",
+             "did you mean org/small-model? it serves org/small-model (--llm-model)"],
+        )
+        for wanted in ("org/smal-model", "small-model", "Small-Model", "other/small-model")
+    },
+    "no model of an endpoint without a list": (
+        {MODELS: None, **on_posts(failed("The model `x` does not exist.", 404, code=404))}, {"model": "x"},
+        ["has no model 'x': The model `x` does not exist."],
+    ),
+    "pinned to a model, of a list of all on the disk": (
+        {MODELS: listing("other"), **on_posts(PINNED)}, {},
+        ["has no model 'other': Server is pinned to 'org/small-model'", "--llm-model"],
+    ),
+    "pinned to a model, with a list that fails": (
+        {MODELS: Canned(500), **on_posts(PINNED)}, {"model": "other"},
+        ["has no model 'other': Server is pinned to 'org/small-model'", "--llm-model"],
+    ),
+    # of the reply
+    "a reply in one piece": (
+        {CHAT: WHOLE}, {},
+        ["answers without streaming: application/json in one piece", "switch streaming on"],
+    ),
+    "an error in a stream": (
+        {CHAT: Canned.events({"error": {"message": "out of memory"}}, "[DONE]")}, {},
+        ["the streamed reply is an error", "out of memory"],
+    ),
+    **{
+        f"a stream without a completion, {body!r}": (
+            {CHAT: Canned(200, dict(STREAM), body)}, {}, ["without a completion in it"]
+        )
+        for body in (b"", b": ping\n\n", b'data: {"weather": "fine"}\n\n', b"data: [DONE]\n\n")
+    },
+    **{
+        f"a stream that never ends, finish reason {finish}": (
+            {CHAT: Canned.events(chat_chunk("Hi", finish), hold_s=30)}, {"access": HASTY},
+            ["the streamed reply does not end: still open after 1 events, for 4 tokens at most",
+             "max_tokens"],
+        )
+        for finish in (None, "stop")
+    },
+    **{  # the end of the response, the end marker and the usage by itself say nothing of it
+        f"a reply without a finish reason, but {end}": (
+            {CHAT: Canned.events(chat_chunk("Hi"), *end)}, {},
+            [f"ends without a finish reason ({1 + len(end)} events)", "count as truncated", "--llm-api"],
+        )
+        for end in ([], ["[DONE]"], [COUNT])
+    },
+    # of refusals
+    **{
+        f"the field {name}, {answer.status}": (
+            on_posts(answer), {"asking": FIELDS}, ["it refuses the field", remedy]
+        )
+        for name, answer, remedy in (
+            ("stream_options", unprocessable("stream_options"), OMIT),
+            ("ignore_eos", unprocessable("ignore_eos"), "take request.ignore_eos out of the SUT file"),
+            ("cache_prompt", unprocessable("cache_prompt"),
+             "take cache_prompt out of request.extra_body in the SUT file"),
+            ("return_token_ids", unprocessable("return_token_ids"),
+             "or request.chunk_tokens out of the SUT file"),
+            ("temperature", unprocessable("temperature"), "a gateway before the engine may translate it"),
+            ("stream_options in words",
+             Canned.json({"detail": "Unexpected keys in the request: {'stream_options'}"}, 422), OMIT),
+            ("ignore_eos", failed("Unrecognized request argument supplied: ignore_eos", 400),
+             "take request.ignore_eos out of the SUT file"),
+            ("max_tokens",
+             Canned.json({"error": "'max_tokens' is not supported with this model; change the prompt"}, 400),
+             "it refuses the field max_tokens"),
+        )
+    },
+    "a refusal that shows the whole request": (
+        on_posts(Canned.json({"detail": [UNKNOWN_FIELD]}, 422)), {},
+        ["HTTP 422 (Field required"], "it refuses",
+    ),
+    "any other refusal, in the words of the server": (
+        on_posts(failed("unknown field ignore_eos", 422)), {}, ["HTTP 422 (unknown field ignore_eos)"]
+    ),
+    **{
+        f"busy, {status}": (
+            {CHAT: failed("overloaded", status)}, {},
+            [f"HTTP {status} (overloaded): the endpoint takes no requests now"],
+        )
+        for status in (429, 503)
+    },
+}  # fmt: skip
+"""Case → the answers in place of an engine's (None: no such path), options of the preflight, what is said,
+and what is not."""
 
 
-# --- paths
-
-
-@pytest.mark.parametrize(
-    ("given", "suggested"),
-    [("/wrong", "/v1"), ("/v2", "/v1"), ("/v1/chat/completions", "/v1"), ("/v1/models", "/v1")],
-)
-def test_a_path_with_nothing_behind_it(serve, engine, given, suggested):
-    server = serve(engine)
-    message = told(SUTError, server.url + given)
-    assert "HTTP 404 (Not Found)" in message
-    assert f"--llm-endpoint={server.url}{suggested}" in message.splitlines()[-1]
-
-
-def test_a_path_with_nothing_behind_it_and_a_named_model(serve, engine):
-    server = serve(engine)
-    message = told(SUTError, server.url + "/wrong", model="org/small-model")
-    assert f"--llm-endpoint={server.url}/v1" in message
-
-
-def test_a_server_without_any_api(serve):
-    server = serve({})
-    message = told(SUTError, server.url + "/wrong/v2")
-    assert "no OpenAI-compatible API there" in message
-    assert f"it usually ends in /v1, like {server.url}/v1" in message
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told(serve, engine, case):
+    changes, options, said, *unsaid = TOLD[case]
+    given = {path: answer for path, answer in {**engine, **changes}.items() if answer is not None}
+    server = serve(given)
+    endpoint = server.url + options.get("endpoint", "")
+    message = told(SUTError, **{**options, "endpoint": endpoint})
+    for text in said:
+        assert text.replace("$URL", server.url) in message
+    assert not any(text in message for text in unsaid)
 
 
 @pytest.mark.parametrize("given", ["", "/", "/v1", "/v1/"])
@@ -267,33 +397,6 @@ def test_no_remedy_repeats_the_url_that_was_given(serve, given, listing):
     assert server.url not in remedy
 
 
-def test_a_redirect_to_itself_is_no_final_url(serve):
-    server = serve({})
-    server.answers["GET /v1/models"] = Canned(301, {"Location": f"{server.url}/v1/models"})
-    assert "it redirects to itself" in told(SUTError, f"{server.url}/v1")
-
-
-def test_models_but_no_completions(serve, engine):
-    server = serve({"GET /v1/models": engine["GET /v1/models"]})
-    message = told(SUTError, server.url)
-    assert "lists models, but has no /chat/completions and no /completions" in message
-
-
-def test_a_web_site(serve):
-    page = Canned(200, dict(HTML), b"<html>Welcome</html>")
-    server = serve({"GET /v1/models": page, "GET /models": page})
-    message = told(SUTError, server.url)
-    assert "not an OpenAI-compatible endpoint: text/html instead of a model list" in message
-    assert "Welcome" in message
-
-
-def test_a_web_site_and_a_named_model(serve):
-    page = Canned(200, dict(HTML), b"<html>Welcome</html>")
-    server = serve({"GET /v1/models": page, "POST /v1/chat/completions": page})
-    message = told(SUTError, server.url, model="m")
-    assert "not an OpenAI-compatible endpoint: text/html" in message
-
-
 def test_a_redirect(serve):
     moved = Canned(308, {"Location": "https://elsewhere.example.org/v1/models?token=1"})
     message = told(SUTError, serve({"GET /v1/models": moved}).url)
@@ -301,27 +404,18 @@ def test_a_redirect(serve):
     assert "token" not in message
 
 
+def test_a_redirect_to_itself_is_no_final_url(serve):
+    server = serve({})
+    server.answers["GET /v1/models"] = Canned(301, {"Location": f"{server.url}/v1/models"})
+    assert "it redirects to itself" in told(SUTError, f"{server.url}/v1")
+
+
 # --- models
-
-
-def test_several_models_and_none_chosen(serve, engine):
-    engine["GET /v1/models"] = Canned.json({"data": [{"id": "first"}, {"id": "second"}]})
-    message = told(SUTError, serve(engine).url)
-    assert "serves 2 models: choose one of first, second" in message
-    assert "--llm-model=first" in message
 
 
 def test_one_of_several_models(serve, engine):
     engine["GET /v1/models"] = Canned.json({"data": [{"id": "first"}, {"id": "second"}]})
     assert examine(serve(engine).url, model="second").model == "second"
-
-
-@pytest.mark.parametrize("wanted", ["org/smal-model", "small-model", "Small-Model", "other/small-model"])
-def test_an_unknown_model(serve, engine, wanted):
-    refusal = Canned.json({"error": {"message": "The model does not exist.", "code": 404}}, 404)
-    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url, model=wanted)
-    assert f"has no model '{wanted}'" in message
-    assert "did you mean org/small-model? it serves org/small-model (--llm-model)" in message
 
 
 def test_a_model_that_answers_need_not_be_listed(serve, engine):
@@ -332,65 +426,13 @@ def test_a_model_that_answers_need_not_be_listed(serve, engine):
     assert (found.model, asked) == ("openai/gpt-x", ["openai/gpt-x"])
 
 
-def test_a_model_that_an_endpoint_without_a_list_does_not_have(serve):
-    refusal = Canned.json({"error": {"message": "The model `x` does not exist.", "code": 404}}, 404)
-    server = serve(dict.fromkeys(POSTS, refusal))
-    message = told(SUTError, server.url, model="x")
-    assert "has no model 'x': The model `x` does not exist." in message
-
-
 def test_no_model_at_all(serve, engine):
     engine["GET /v1/models"] = Canned.json({"data": []})
     assert "lists no model" in told(SUTError, serve(engine).url)
     assert examine(serve(engine).url, model="hidden").model == "hidden"
 
 
-def test_many_models_are_not_all_listed(serve, engine):
-    engine["GET /v1/models"] = Canned.json({"data": [{"id": f"m{n:03}"} for n in range(100)]})
-    message = told(SUTError, serve(engine).url)
-    assert "m019 and 80 more" in message
-    assert "m020" not in message
-
-
 # --- replies
-
-
-def test_an_endpoint_that_does_not_stream(serve, engine):
-    whole = {"object": "chat.completion", "choices": [{"message": {"content": "Hi"}}]}
-    message = told(SUTError, serve(engine | {"POST /v1/chat/completions": Canned.json(whole)}).url)
-    assert "answers without streaming: application/json in one piece" in message
-    assert "switch streaming on" in message
-
-
-def test_a_stream_that_holds_an_error(serve, engine):
-    engine["POST /v1/chat/completions"] = Canned.events({"error": {"message": "out of memory"}}, "[DONE]")
-    message = told(SUTError, serve(engine).url)
-    assert "the streamed reply is an error" in message
-    assert "out of memory" in message
-
-
-@pytest.mark.parametrize("body", [b"", b": ping\n\n", b'data: {"weather": "fine"}\n\n', b"data: [DONE]\n\n"])
-def test_a_stream_without_a_completion(serve, engine, body):
-    engine["POST /v1/chat/completions"] = Canned(200, dict(STREAM), body)
-    assert "without a completion in it" in told(SUTError, serve(engine).url)
-
-
-@pytest.mark.parametrize("finish", [None, "stop"])
-def test_a_stream_that_never_ends(serve, engine, finish):
-    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi", finish), hold_s=30)
-    message = told(SUTError, serve(engine).url, access=HASTY)
-    assert "the streamed reply does not end: still open after 1 events, for 4 tokens at most" in message
-    assert "max_tokens" in message
-
-
-@pytest.mark.parametrize("end", [[], ["[DONE]"], [{"choices": [], "usage": {"completion_tokens": 1}}]])
-def test_a_reply_without_a_finish_reason(serve, engine, end):
-    """The end of the response, the end marker and the usage by itself say nothing of it."""
-    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), *end)
-    message = told(SUTError, serve(engine).url)
-    assert f"ends without a finish reason ({1 + len(end)} events)" in message
-    assert "count as truncated" in message
-    assert "--llm-api" in message
 
 
 def test_a_count_and_an_end_marker_behind_the_text_do_for_a_finish_reason(serve, engine):
@@ -405,46 +447,6 @@ def test_a_200_with_an_empty_body(serve, engine, kind):
     engine["POST /v1/chat/completions"] = Canned(200, kind, b"")
     message = told(SUTError, serve(engine).url)
     assert "empty" in message.partition("→")[0]
-
-
-def unprocessable(name: str) -> Canned:
-    """As FastAPI answers, with the field beside the message, and the value of another one in it."""
-    detail = {
-        "type": "extra_forbidden",
-        "loc": ["body", name],
-        "msg": "Extra inputs are not permitted",
-        "input": {"temperature": 0, "model": "m"},
-    }
-    return Canned.json({"detail": [detail]}, 422)
-
-
-@pytest.mark.parametrize(
-    ("refusal", "remedy"),
-    [
-        (unprocessable("stream_options"), 'request.omit = ["stream_options"] in the SUT file'),
-        (unprocessable("ignore_eos"), "take request.ignore_eos out of the SUT file"),
-        (unprocessable("cache_prompt"), "take cache_prompt out of request.extra_body in the SUT file"),
-        (unprocessable("return_token_ids"), "or request.chunk_tokens out of the SUT file"),
-        (unprocessable("temperature"), "a gateway before the engine may translate it"),
-        (
-            Canned.json({"detail": "Unexpected keys in the request: {'stream_options'}"}, 422),
-            'request.omit = ["stream_options"] in the SUT file',
-        ),
-        (
-            Canned.json({"error": {"message": "Unrecognized request argument supplied: ignore_eos"}}, 400),
-            "take request.ignore_eos out of the SUT file",
-        ),
-        (
-            Canned.json({"error": "'max_tokens' is not supported with this model; change the prompt"}, 400),
-            "it refuses the field max_tokens",
-        ),
-    ],
-)
-def test_an_engine_that_refuses_a_field(serve, engine, refusal, remedy):
-    asking = RequestForm(ignore_eos=True, extra_body={"cache_prompt": False, "return_token_ids": True})
-    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url, asking=asking)
-    assert "it refuses the field" in message
-    assert remedy in message
 
 
 def refusing(**said: str):
@@ -546,47 +548,10 @@ def test_events_of_another_content_type_are_a_stream(serve, engine):
     assert examine(serve(engine).url).api == "openai-chat"
 
 
-def test_a_refusal_that_shows_the_whole_request_blames_no_field(serve, engine):
-    refusal = Canned.json(
-        {
-            "detail": [
-                {"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": {"model": "m"}}
-            ]
-        },
-        422,
-    )
-    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url)
-    assert "it refuses" not in message
-    assert "HTTP 422 (Field required" in message
-
-
 def test_what_is_omitted_is_not_sent(serve, engine):
     server = serve(engine)
     examine(server.url, asking=RequestForm(extra_body={"stream_options": None}))
     assert "stream_options" not in server.seen[-1].json
-
-
-@pytest.mark.parametrize("named", [None, "other"])
-def test_an_engine_that_is_pinned_to_one_model(serve, engine, named):
-    """Its list may be of all that is on the disk, or fail."""
-    refusal = Canned.json({"detail": "Server is pinned to 'org/small-model'"}, 400)
-    engine["GET /v1/models"] = Canned.json({"data": [{"id": "other"}]}) if named is None else Canned(500)
-    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url, model=named)
-    assert "has no model 'other': Server is pinned to 'org/small-model'" in message
-    assert "--llm-model" in message
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_an_endpoint_that_is_busy(serve, engine, status):
-    engine["POST /v1/chat/completions"] = Canned.json({"error": {"message": "overloaded"}}, status)
-    message = told(SUTError, serve(engine).url)
-    assert f"HTTP {status} (overloaded): the endpoint takes no requests now" in message
-
-
-def test_any_other_refusal_is_told_in_the_words_of_the_server(serve, engine):
-    refusal = Canned.json({"error": {"message": "unknown field ignore_eos"}}, 422)
-    message = told(SUTError, serve(engine | dict.fromkeys(POSTS, refusal)).url)
-    assert "HTTP 422 (unknown field ignore_eos)" in message
 
 
 @pytest.mark.parametrize("name", ["api_key", "key", "token"])

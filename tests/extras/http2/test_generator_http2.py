@@ -6,10 +6,8 @@ import asyncio
 import json
 import ssl
 import threading
-from pathlib import Path
 
 import pytest
-import trustme
 from h2.events import ConnectionTerminated, StreamReset
 from http2_frames import away
 from http2_script import EVENTS, Asked, Peer, answers, each, peers
@@ -17,7 +15,7 @@ from hyperframe.frame import SettingsFrame
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_load import TextWorkload
-from scripted_load import IMPATIENT, MakePlan, Run, Serve, Wire, only, outcomes, runner
+from scripted_load import IMPATIENT, MakePlan, Run, Secured, Serve, Wire, only, outcomes, runner
 from scripted_server import REPLY, STREAM, Conversation, plain, reply, text_event
 from virtual_clock import VirtualClock
 
@@ -101,13 +99,8 @@ def test_trailers_end_a_reply(run: Run) -> None:
     assert only(run(peers(each(answer)))) == ("ok", "")
 
 
-def test_over_tls(run: Run, tmp_path: Path, loop_factory: LoopFactory) -> None:
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1", "h2"])
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
+def test_over_tls(run: Run, secured: Secured, loop_factory: LoopFactory) -> None:
+    context, ca_file = secured("http/1.1", "h2")
     chosen: list[str | None] = []
     opened: list[Peer] = []
 

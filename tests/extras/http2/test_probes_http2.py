@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from h2.events import ConnectionTerminated
 from http2_script import Peer, answers, only_http2, peers
+from scripted_load import Secured
 from scripted_server import ScriptedServer, plain, reply
 
 from pytest_llmbench.errors import SUTError
@@ -33,23 +30,6 @@ def serve() -> Iterator[Callable[..., str]]:
         server.stop()
 
 
-@pytest.fixture
-def secured(tmp_path: Path) -> tuple[Callable[..., ssl.SSLContext], Access]:
-    """Makes a server's context that knows these protocols; and what the client trusts."""
-    authority = trustme.CA()
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-
-    def context(*protocols: str) -> ssl.SSLContext:
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        authority.issue_cert("127.0.0.1").configure_cert(made)
-        if protocols:
-            made.set_alpn_protocols(list(protocols))
-        return made
-
-    return context, Access(ca_file=ca_file)
-
-
 def test_a_server_that_speaks_it(serve: Callable[..., str]) -> None:
     opened: list[Peer] = []
     agree_on_http2(serve(peers(answers(), opened)), Access())
@@ -62,23 +42,19 @@ def test_a_server_that_speaks_it(serve: Callable[..., str]) -> None:
     assert peer.asked == 0
 
 
-def test_a_server_that_agrees_over_tls(
-    serve: Callable[..., str], secured: tuple[Callable[..., ssl.SSLContext], Access]
-) -> None:
-    context, access = secured
-    agree_on_http2(serve(peers(answers()), tls=context("http/1.1", "h2")), access)
+def test_a_server_that_agrees_over_tls(serve: Callable[..., str], secured: Secured) -> None:
+    context, ca_file = secured("http/1.1", "h2")
+    agree_on_http2(serve(peers(answers()), tls=context), Access(ca_file=ca_file))
 
 
 @pytest.mark.parametrize("protocols", [(), ("http/1.1",)])
 def test_a_server_that_does_not_agree_over_tls(
-    serve: Callable[..., str],
-    secured: tuple[Callable[..., ssl.SSLContext], Access],
-    protocols: tuple[str, ...],
+    serve: Callable[..., str], secured: Secured, protocols: tuple[str, ...]
 ) -> None:
-    context, access = secured
-    url = serve(peers(answers()), tls=context(*protocols))
+    context, ca_file = secured(*protocols)
+    url = serve(peers(answers()), tls=context)
     with pytest.raises(SUTError, match=r"(?s)did not accept h2 over TLS \(ALPN: none.*leave out"):
-        agree_on_http2(url, access)
+        agree_on_http2(url, Access(ca_file=ca_file))
 
 
 @pytest.mark.parametrize(
@@ -121,10 +97,8 @@ def test_where_the_load_goes_over_http1_the_way_out_is_named(serve: Callable[...
 
 @pytest.mark.parametrize("protocols", [("h2",), ("h2", "http/1.1")])
 def test_over_tls_it_is_asked_by_what_was_agreed(
-    serve: Callable[..., str],
-    secured: tuple[Callable[..., ssl.SSLContext], Access],
-    protocols: tuple[str, ...],
+    serve: Callable[..., str], secured: Secured, protocols: tuple[str, ...]
 ) -> None:
-    context, access = secured
-    url = serve(only_http2, tls=context(*protocols))
-    assert examine(url, access=replace(access, http2=True)).model == "m"
+    context, ca_file = secured(*protocols)
+    url = serve(only_http2, tls=context)
+    assert examine(url, access=Access(ca_file=ca_file, http2=True)).model == "m"

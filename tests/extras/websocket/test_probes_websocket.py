@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-import trustme
+from scripted_load import Secured
 from scripted_server import Conversation, Script, ScriptedServer, plain
 from talk_script import Opened
 from waiting import wait_for
@@ -181,12 +180,8 @@ def test_a_dialect_without_a_form_over_websocket_is_refused_before_any_traffic()
         examine("ws://127.0.0.1:1/v1", api="openai-chat")
 
 
-def test_over_tls(serve_at: Serve, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
+def test_over_tls(serve_at: Serve, secured: Secured) -> None:
+    context, ca_file = secured()
     url = serve_at(websockets(replies()), tls=context)
     report = examine(url, model="m", access=Access(ca_file=ca_file))
     assert report.base_url == url
