@@ -146,9 +146,15 @@ class Conversation:
 Script = Callable[[Conversation], None]
 
 
-def reply(data: bytes) -> Script:
-    """A script that sends ``data`` and keeps the connection."""
-    return lambda conversation: conversation.send(data)
+def reply(data: bytes = REPLY, after_s: float = 0.0) -> Script:
+    """A script that sends ``data``, after so many seconds, and keeps the connection."""
+
+    def script(conversation: Conversation) -> None:
+        if after_s:
+            conversation.wait(after_s)
+        conversation.send(data)
+
+    return script
 
 
 @dataclass

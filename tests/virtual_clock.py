@@ -1,8 +1,10 @@
-"""A clock that a test moves."""
+"""A clock that a test moves, and a transport without a network."""
 
 from __future__ import annotations
 
 import asyncio
+
+from pytest_llmbench.generator.http.transport import Exchange, Stamping
 
 
 class VirtualClock:
@@ -24,3 +26,23 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         self.now_ns += max(self.tick_ns, round(seconds * 1e9))
         await asyncio.sleep(0)
+
+
+class SilentTransport:
+    """Takes every request and never answers."""
+
+    name = "silent"
+    opened = 0
+    busy = False
+    stamping = Stamping()
+
+    def __init__(self) -> None:
+        self.sent: list[Exchange] = []
+
+    async def prewarm(self, count: int, timeout_s: float) -> int:
+        return 0
+
+    def send(self, exchange: Exchange) -> None:
+        self.sent.append(exchange)
+
+    async def close(self) -> None: ...

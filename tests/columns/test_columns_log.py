@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import random
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from same_records import same
 
 from pytest_llmbench.columns import BlockFile, RecordLog, StoredRecords, merged
 from pytest_llmbench.errors import StoreError
@@ -44,16 +45,6 @@ def rows(count: int, *, seed: int = 1, chunks: int = 5) -> list[RequestRecord]:
             )
         )
     return sorted(made, key=lambda row: row.finished_ns or 0)
-
-
-def same(one: Records, other: Records) -> None:
-    for column in fields(Records):
-        left, right = getattr(one, column.name), getattr(other, column.name)
-        if isinstance(left, np.ndarray):
-            assert left.dtype == right.dtype, column.name
-            np.testing.assert_array_equal(left, right, column.name)
-        else:
-            assert list(left) == list(right), column.name
 
 
 def logged(made: list[RequestRecord], batch: int, memory_bytes: int) -> Records:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 from planned_load import TextWorkload
 from scripted_server import HEAD, REPLY, Conversation, chunk, reply, text_event
+from waiting import in_thread
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, OUTCOMES
@@ -156,11 +157,9 @@ def test_an_error_raised_into_the_wait_ends_the_load(serve, generator_for, plan)
 
 @pytest.mark.parametrize("load", [OpenLoop(rate=50), ClosedLoop(2)], ids=["open", "closed"])
 def test_session_deadline(serve, generator_for, plan, load):
-    def script(conversation: Conversation) -> None:
-        conversation.wait(0.05)
-        conversation.send(REPLY)
-
-    generator = generator_for(serve(script), session_deadline_ns=time.monotonic_ns() + 1_500_000_000)
+    generator = generator_for(
+        serve(reply(after_s=0.05)), session_deadline_ns=time.monotonic_ns() + 1_500_000_000
+    )
     seen = generator.run(plan(1000, load=load))
     assert seen.interrupted == "the session deadline has passed"
     assert seen.records.counts()["ok"] > 0
@@ -197,37 +196,28 @@ def test_server_dies_in_the_middle(serve, generator_for, plan, loop_factory, loa
     assert seen.in_flight_at_end == 0
 
 
-def test_one_plan_at_a_time(serve, generator_for, plan):
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (lambda generator: generator.stop("over"), "over"),
+        (LoadGenerator.close, "the load generator is being closed"),
+    ],
+    ids=["stopped", "closed"],
+)
+def test_one_plan_at_a_time_which_a_stop_and_closing_end(serve, generator_for, plan, end, why):
     def script(conversation: Conversation) -> None:
         here.set()
         conversation.wait(30)
 
     here = threading.Event()
     generator = generator_for(serve(script))
-    running = threading.Thread(target=generator.run, args=[plan(1)])
-    running.start()
+    running, seen = in_thread(generator, plan(1))
     assert here.wait(10)
     with pytest.raises(GeneratorError, match="already running"):
         generator.run(plan(0))
-    generator.stop("over")
+    end(generator)
     running.join(10)
-    assert not running.is_alive()
-
-
-def test_closing_ends_a_running_plan(serve, generator_for, plan):
-    def script(conversation: Conversation) -> None:
-        here.set()
-        conversation.wait(30)
-
-    here = threading.Event()
-    generator = generator_for(serve(script))
-    seen: list[Observation] = []
-    running = threading.Thread(target=lambda: seen.append(generator.run(plan(1))))
-    running.start()
-    assert here.wait(10)
-    generator.close()
-    running.join(10)
-    assert [observation.interrupted for observation in seen] == ["the load generator is being closed"]
+    assert [observation.interrupted for observation in seen] == [why]
 
 
 def test_a_server_that_closes_as_soon_as_it_accepts(serve, generator_for, plan, loop_factory):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from scripted_server import (
     reply,
     text_event,
 )
-from virtual_clock import VirtualClock
+from virtual_clock import SilentTransport, VirtualClock
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher
@@ -37,14 +37,6 @@ from pytest_llmbench.workloads.sequence import sequence_sha256
 S = 1_000_000_000
 
 
-def after(seconds: float, data: bytes = REPLY) -> Callable[[Conversation], None]:
-    def script(conversation: Conversation) -> None:
-        conversation.wait(seconds)
-        conversation.send(data)
-
-    return script
-
-
 def digest_of(seen: Observation) -> str:
     """Of the first requests of the plan's sequence, as many as have a record."""
     plan = seen.plan
@@ -53,7 +45,7 @@ def digest_of(seen: Observation) -> str:
 
 def test_goes_on_until_the_time_has_passed(serve, generator_for, plan):
     wanted = plan(3, load=ClosedLoop(4), duration_s=0.5, max_requests=10_000, first=2)
-    seen = generator_for(serve(after(0.05))).run(wanted)
+    seen = generator_for(serve(reply(after_s=0.05))).run(wanted)
     records = seen.records
     until_ns = seen.started_ns + S // 2
     assert 4 < len(records) <= 44
@@ -70,7 +62,7 @@ def test_goes_on_until_the_time_has_passed(serve, generator_for, plan):
 
 def test_goes_on_until_enough_were_sent(serve, generator_for, plan):
     wanted = plan(30, load=ClosedLoop(4), duration_s=0.05, max_requests=1000)
-    seen = generator_for(serve(after(0.02))).run(wanted)
+    seen = generator_for(serve(reply(after_s=0.02))).run(wanted)
     assert len(seen.records) == 30
     assert seen.load_ended_ns is not None
     assert seen.load_ended_ns > seen.started_ns + S // 20
@@ -102,7 +94,7 @@ def test_long_replies_do_not_prolong_the_load(serve, generator_for, plan):
     """The drain begins at the end of the time, although no request ends then."""
     deadlines = Deadlines(drain_s=0.3)
     wanted = plan(1, load=ClosedLoop(3), duration_s=0.2, max_requests=100, deadlines=deadlines)
-    seen = generator_for(serve(after(20))).run(wanted)
+    seen = generator_for(serve(reply(after_s=20))).run(wanted)
     assert seen.load_ended_ns == seen.started_ns + S // 5
     assert (len(seen.records), seen.in_flight_at_end) == (3, 3)
 
@@ -142,32 +134,22 @@ def test_a_time_that_is_none(serve, generator_for, plan, duration_s):
 # --- the loop alone, in virtual time
 
 
-class Answering:
+class Answering(SilentTransport):
     """Ends each request after ``service_ns`` of a clock that only it moves; order of ends as sent."""
 
-    name = "answering"
-    opened = 0
-
     def __init__(self, clock: VirtualClock, service_ns: int) -> None:
+        super().__init__()
         self.clock = clock
         self.service_ns = service_ns
-        self.sent: list[Exchange] = []
-
-    busy = False
-
-    async def prewarm(self, count: int, timeout_s: float) -> int:
-        return 0
 
     def send(self, exchange: Exchange) -> None:
-        self.sent.append(exchange)
+        super().send(exchange)
         asyncio.get_running_loop().call_soon(self._end, exchange)
 
     def _end(self, exchange: Exchange) -> None:
         ends_ns = exchange.dispatched_ns + self.service_ns
         self.clock.now_ns = max(self.clock.now_ns, ends_ns)
         exchange.finish(End.COMPLETE, ends_ns)
-
-    async def close(self) -> None: ...
 
 
 def closed_loop(extent: Extent, there_are: int, service_ns: int = 10) -> tuple[list[int], int, bool]:

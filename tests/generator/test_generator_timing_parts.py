@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from virtual_clock import VirtualClock
+from virtual_clock import SilentTransport, VirtualClock
 
 from pytest_llmbench.generator.dispatcher import Dispatcher, overdue, sweep
-from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
+from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loops import JobLoop, Pacer
 from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
@@ -48,27 +48,6 @@ ended: list[Exchange] = []
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     ended.clear()
-
-
-class SilentTransport:
-    """Takes every request and never answers."""
-
-    name = "silent"
-    opened = 0
-    stamping = Stamping()
-
-    def __init__(self) -> None:
-        self.sent: list[Exchange] = []
-
-    busy = False
-
-    async def prewarm(self, count: int, timeout_s: float) -> int:
-        return 0
-
-    def send(self, exchange: Exchange) -> None:
-        self.sent.append(exchange)
-
-    async def close(self) -> None: ...
 
 
 def test_the_clock_is_monotonic_and_fine_enough():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from same_records import same
 
 from pytest_llmbench.columns import BlockFile, RecordLog, block_of, merged, records_of
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
@@ -67,11 +68,6 @@ def lines(path: Path, rows: list[RequestRecord]) -> list[RequestRecord]:
             writer.write(row)
     read = row_reader({"compact": "compact" in path.name, "schema": RECORDS_SCHEMA})
     return [read(line)[0] for line in path.read_bytes().splitlines()[1:]]
-
-
-def same(one: Records, other: Records) -> None:
-    for name in RECORDS:
-        assert list(getattr(one, name)) == list(getattr(other, name)), name
 
 
 def plain(rows: list[RequestRecord]) -> list[dict[str, Any]]:

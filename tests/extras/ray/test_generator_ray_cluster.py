@@ -10,10 +10,8 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,14 +20,14 @@ import psutil
 import pytest
 from live_talk import CHAT, SESSIONS, Heard, by_chat, over_http
 from planned_load import Prompts
-from scripted_server import REPLY, Conversation, Script, ScriptedServer
+from scripted_server import Conversation, Script, ScriptedServer, reply
+from waiting import in_thread, wait_for
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.workloads.sessions import turns_of
@@ -85,10 +83,6 @@ def nodes() -> Iterator[Nodes]:
                 process.stdout.close()
 
 
-def reply(conversation: Conversation) -> None:
-    conversation.send(REPLY)
-
-
 def bodies_read(script: Script) -> Script:
     """For a server that does not read them itself."""
 
@@ -103,7 +97,7 @@ def bodies_read(script: Script) -> Script:
 class Answers:
     """A server that answers as the test wants it."""
 
-    script: Script = reply
+    script: Script = field(default_factory=reply)
 
     def __call__(self, conversation: Conversation) -> None:
         self.script(conversation)
@@ -158,7 +152,7 @@ def test_a_cluster_of_our_own_is_private(
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     before = {process.pid for process in psutil.process_iter()}
     with RayLoadGenerator(
-        Address(serve(reply).url), "openai-chat", cluster=RaySpec(), model="m"
+        Address(serve(reply()).url), "openai-chat", cluster=RaySpec(), model="m"
     ) as generator:
         assert generator.run(plan(4, load=ClosedLoop(1))).records.counts()["ok"] == 4
         ours = psutil.Process().children(recursive=True)
@@ -205,7 +199,7 @@ def test_the_plan_is_shared_by_nodes_of_a_cluster(
     generator: RayLoadGenerator, answers: Answers, plan: MakePlan
 ) -> None:
     kept: list[RequestRecord] = []
-    answers.script = bodies_read(reply)
+    answers.script = bodies_read(reply())
     seen = generator.run(plan(60, load=OpenLoop(200.0), seed=8), kept.append)
     assert seen.interrupted is None
     assert seen.facts.value("generator.workers") == 2  # one on each node
@@ -276,15 +270,9 @@ def test_a_lost_node_voids_the_run_and_keeps_its_records(
 ) -> None:
     """The last test: there is one node less behind it."""
     kept: list[RequestRecord] = []
-    seen: list[Observation] = []
-    answers.script = bodies_read(reply)
-    thread = threading.Thread(
-        target=lambda: seen.append(generator.run(plan(20_000, load=OpenLoop(100.0)), kept.append))
-    )
-    thread.start()
-    deadline_s = time.monotonic() + 30
-    while len(kept) < 100 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
+    answers.script = bodies_read(reply())
+    thread, seen = in_thread(generator, plan(20_000, load=OpenLoop(100.0)), kept.append)
+    wait_for(lambda: len(kept) >= 100)
     nodes.lose_one()
     thread.join(60)
     (observation,) = seen

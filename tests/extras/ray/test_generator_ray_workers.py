@@ -21,8 +21,8 @@ import trustme
 from command_lines import processes_below
 from planned_load import Prompts
 from ray_stand_in import Machines, StandInActor, StandInBridge, StandInCluster
-from scripted_server import REPLY, Conversation, Script, ScriptedServer
-from waiting import wait_for
+from scripted_server import REPLY, Conversation, ScriptedServer, reply
+from waiting import in_thread, wait_for
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -33,23 +33,14 @@ from pytest_llmbench.extras.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Requests
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.record import RequestRecord
 
 Serve = Callable[..., ScriptedServer]
 MakePlan = Callable[..., LoadPlan]
 GeneratorFor = Callable[..., RayLoadGenerator]
 S = 1_000_000_000
-
-
-def reply(delay_s: float = 0.0) -> Script:
-    def script(conversation: Conversation) -> None:
-        if delay_s:
-            conversation.wait(delay_s)
-        conversation.send(REPLY)
-
-    return script
 
 
 @pytest.fixture
@@ -92,15 +83,6 @@ def generator_on(
         generator.close()
     assert processes_below() <= before
     assert list(tmp_path.glob("llmbench-*")) == []
-
-
-def in_thread(
-    generator: RayLoadGenerator, plan: LoadPlan, on_record: OnRecord
-) -> tuple[threading.Thread, list[Observation]]:
-    seen: list[Observation] = []
-    thread = threading.Thread(target=lambda: seen.append(generator.run(plan, on_record)))
-    thread.start()
-    return thread, seen
 
 
 def test_workers_with_the_same_clock(serve: Serve, generator_on: GeneratorFor, plan: MakePlan) -> None:
@@ -274,7 +256,7 @@ def test_stop_and_ctrl_c_keep_what_was_measured(
     serve: Serve, generator_on: GeneratorFor, plan: MakePlan
 ) -> None:
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply(0.02)))
+    generator = generator_on(serve(reply(after_s=0.02)))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     wait_for(lambda: len(kept) > 10)
     with pytest.raises(GeneratorError, match="already running"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from same_records import same
 
 from pytest_llmbench.columns import RecordLog, StoredRecords, together
 from pytest_llmbench.generator.records.spool import RowLog, SpoolReader, SpoolWriter
@@ -31,12 +32,6 @@ def rows(count: int, first: int = 0, step: int = 1) -> list[RequestRecord]:
         for index in range(first, count, step)
     ]
     return sorted(made, key=lambda row: row.finished_ns or 0)
-
-
-def same(one: Records, other: Records) -> None:
-    for column in fields(Records):
-        left, right = getattr(one, column.name), getattr(other, column.name)
-        assert list(left) == list(right), column.name
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 30_000])

@@ -22,10 +22,10 @@ import pytest
 from command_lines import measuring_processes, processes_below
 from planned_load import TextWorkload
 from scipy import stats
-from scripted_server import REPLY, Conversation, Script, ScriptedServer
+from scripted_server import REPLY, Conversation, ScriptedServer, reply
 from scripted_server import plain as plain_reply
 from three_attempts import three_attempts
-from waiting import wait_for
+from waiting import in_thread, wait_for
 
 from pytest_llmbench.arrivals import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -36,24 +36,14 @@ from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots, SessionStarts
-from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import drawn_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 
 WorkersFor = Callable[..., DistributedLoadGenerator]
-
-
-def reply(delay_s: float = 0.0) -> Script:
-    def script(conversation: Conversation) -> None:
-        if delay_s:
-            conversation.wait(delay_s)
-        conversation.send(REPLY)
-
-    return script
 
 
 @pytest.fixture(autouse=True)
@@ -96,15 +86,6 @@ class HalfACharacter(TextWorkload):
 def worker_pids() -> list[int]:
     """In the order of their start, which is not that of the numbers where these have begun anew."""
     return [child.pid for child in measuring_processes()]
-
-
-def in_thread(
-    generator: DistributedLoadGenerator, plan: LoadPlan, on_record: OnRecord
-) -> tuple[threading.Thread, list[Observation]]:
-    seen: list[Observation] = []
-    thread = threading.Thread(target=lambda: seen.append(generator.run(plan, on_record)))
-    thread.start()
-    return thread, seen
 
 
 def test_workers_send_what_a_single_generator_sends(serve, workers_for, plan):
@@ -186,7 +167,7 @@ def test_the_merged_sends_keep_the_one_schedule(serve, workers_for, plan):
 @three_attempts
 def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(serve, workers_for, plan):
     whole = plan(10, load=ClosedLoop(5), duration_s=0.6, max_requests=2000)
-    server = serve(reply(0.02))
+    server = serve(reply(after_s=0.02))
     seen = workers_for(server, 2).run(whole)
     records = seen.records
     assert seen.selfcheck.peak_in_flight == server.peak_in_service == 5
@@ -312,7 +293,7 @@ def test_a_worker_that_hangs_is_killed(serve, workers_for, plan):
 
 def test_stopping_and_closing_keep_what_was_measured(serve, workers_for, plan):
     kept: list[RequestRecord] = []
-    generator = workers_for(serve(reply(0.05)))
+    generator = workers_for(serve(reply(after_s=0.05)))
     generator.stop("nothing is running")
     for end, reason in ((lambda: generator.stop("enough"), "enough"), (generator.close, "being closed")):
         kept.clear()
