@@ -26,6 +26,7 @@ from pytest_llmbench.timing import (
     TimerFdAlarm,
     anchor,
     best_alarm,
+    bracketed,
     resolution_ns,
     stepped_ns,
 )
@@ -73,6 +74,11 @@ def test_the_clock_is_monotonic_and_fine_enough():
 def test_a_clock_that_was_set_is_told_from_one_that_was_slewed(moved_ns, set_ns):
     before = ClockAnchor(1000, 7 * S)
     assert stepped_ns(before, ClockAnchor(1000 + 60 * S, 67 * S + moved_ns)) == set_ns
+
+
+def test_two_clocks_are_read_in_the_middle_of_the_narrowest_bracket():
+    instants, walls = iter([0, 100, 200, 210, 300, 340]), iter([7, 8, 9])
+    assert bracketed(instants.__next__, walls.__next__, 3) == (205, 8)
 
 
 def test_resolution_is_the_larger_of_claim_and_observation():
