@@ -58,80 +58,59 @@ sending: GET TIME_STATUS_NP
 """
 
 
-def test_chrony():
-    sync = parse_chrony(TRACKING)
-    assert sync is not None
-    assert sync.method == "ntp"
-    assert sync.server == "162.159.200.123"
-    assert sync.offset_ms == pytest.approx(-0.25)
-    assert sync.accuracy_ms == pytest.approx(0.25 + 1.5 + 6.0)
-
-
-def test_chrony_of_older_versions_has_a_column_less():
-    sync = parse_chrony(TRACKING.replace("162.159.200.123,", ""))
-    assert sync is not None
-    assert (sync.offset_ms, sync.server) == (pytest.approx(-0.25), "A29FC87B")
-
-
-def test_chrony_that_follows_a_ptp_clock():
-    sync = parse_chrony(TRACKING.replace("162.159.200.123", "PHC0"))
-    assert sync is not None
-    assert sync.method == "ptp"
+SOURCES = {
+    parse_chrony: "chronyc tracking",
+    parse_ntpd: "ntpq rv",
+    parse_pmc: "pmc of ptp4l",
+    parse_timesyncd: "timedatectl timesync-status",
+}
+NTPQ = "leap=00, offset=-0.123, rootdelay=4.000,\nrootdisp=1.5, refid=192.0.2.7\n"
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("parse", "answer", "method", "server", "offset_ms", "accuracy_ms"),
     [
-        "",
-        "506 Cannot talk to daemon",
-        TRACKING.replace("Normal", "Not synchronised"),
-        TRACKING.replace("-0.000250000", "x"),
+        (parse_chrony, TRACKING, "ntp", "162.159.200.123", -0.25, 0.25 + 1.5 + 6.0),
+        # older versions have a column less
+        (parse_chrony, TRACKING.replace("162.159.200.123,", ""), "ntp", "A29FC87B", -0.25, 7.75),
+        (parse_chrony, TRACKING.replace("162.159.200.123", "PHC0"), "ptp", "PHC0", -0.25, 7.75),
+        (parse_ntpd, NTPQ, "ntp", "192.0.2.7", -0.123, 0.123 + 1.5 + 2.0),
+        (parse_pmc, PMC, "ptp", "ec4670.fffe.0a9dd4", -3e-6, (3 + 1234) / 1e6),
+        (parse_timesyncd, TIMESYNC, "ntp", "185.125.190.57", 1.257, 1.257 + 28.163 / 2 + 0.869),
     ],
 )
-def test_chrony_that_says_nothing_usable(answer):
-    assert parse_chrony(answer) is None
-
-
-def test_ntpd():
-    sync = parse_ntpd("leap=00, offset=-0.123, rootdelay=4.000,\nrootdisp=1.5, refid=192.0.2.7\n")
-    assert sync is not None
-    assert (sync.offset_ms, sync.server, sync.method) == (-0.123, "192.0.2.7", "ntp")
-    assert sync.accuracy_ms == pytest.approx(0.123 + 1.5 + 2.0)
+def test_what_a_time_daemon_says(parse, answer, method, server, offset_ms, accuracy_ms):
+    sync = parse(answer)
+    assert (sync.method, sync.server, sync.source) == (method, server, SOURCES[parse])
+    assert (sync.offset_ms, sync.accuracy_ms) == pytest.approx((offset_ms, accuracy_ms), rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "ntpq: read: Connection refused", "leap=11, offset=0.0, rootdelay=0.0, rootdisp=0.0"]
-)
-def test_ntpd_that_says_nothing_usable(answer):
-    assert parse_ntpd(answer) is None
-
-
-def test_pmc_of_ptp4l():
-    sync = parse_pmc(PMC)
-    assert sync is not None
-    assert (sync.method, sync.server, sync.source) == ("ptp", "ec4670.fffe.0a9dd4", "pmc of ptp4l")
-    assert sync.offset_ms == pytest.approx(-3e-6)
-    assert sync.accuracy_ms == pytest.approx((3 + 1234) / 1e6)
-
-
-@pytest.mark.parametrize(
-    "answer",
+    ("parse", "answer"),
     [
-        "sending: GET CURRENT_DATA_SET\nsending: GET TIME_STATUS_NP\n",  # no ptp4l there
-        PMC.replace("stepsRemoved     1", "stepsRemoved     0"),  # it is the grandmaster itself
-        PMC.replace("gmPresent                  true", "gmPresent                  false"),
-        PMC.replace("offsetFromMaster -3.0", "offsetFromMaster ?"),
+        (parse_chrony, ""),
+        (parse_chrony, "506 Cannot talk to daemon"),
+        (parse_chrony, TRACKING.replace("Normal", "Not synchronised")),
+        (parse_chrony, TRACKING.replace("-0.000250000", "x")),
+        (parse_ntpd, ""),
+        (parse_ntpd, "ntpq: read: Connection refused"),
+        (parse_ntpd, "leap=11, offset=0.0, rootdelay=0.0, rootdisp=0.0"),
+        (parse_pmc, "sending: GET CURRENT_DATA_SET\nsending: GET TIME_STATUS_NP\n"),  # no ptp4l there
+        (parse_pmc, PMC.replace("stepsRemoved     1", "stepsRemoved     0")),  # it is the grandmaster itself
+        (parse_pmc, PMC.replace("gmPresent                  true", "gmPresent                  false")),
+        (parse_pmc, PMC.replace("offsetFromMaster -3.0", "offsetFromMaster ?")),
+        (parse_timesyncd, "Failed to parse bus message: No such process"),
+        (
+            parse_timesyncd,
+            "  Server: (null) (ntp.ubuntu.com)\nPoll interval: 0 (min: 32s)\n Packet count: 0\n",
+        ),
+        (parse_timesyncd, TIMESYNC.replace("Leap: normal", "Leap: not synchronized")),
+        (parse_timesyncd, TIMESYNC.replace("+1.257ms", "soon")),
+        (parse_timesyncd, TIMESYNC.replace("28.163ms", "28.16.3ms")),
     ],
 )
-def test_ptp_that_follows_nobody(answer):
-    assert parse_pmc(answer) is None
-
-
-def test_timesyncd():
-    sync = parse_timesyncd(TIMESYNC)
-    assert sync is not None
-    assert (sync.method, sync.server, sync.offset_ms) == ("ntp", "185.125.190.57", 1.257)
-    assert sync.accuracy_ms == pytest.approx(1.257 + 28.163 / 2 + 0.869)
+def test_a_time_daemon_that_follows_nobody_or_says_nothing_usable(parse, answer):
+    assert parse(answer) is None
 
 
 @pytest.mark.parametrize(
@@ -142,20 +121,6 @@ def test_spans_of_systemd(offset, offset_ms):
     sync = parse_timesyncd(TIMESYNC.replace("+1.257ms", offset))
     assert sync is not None
     assert sync.offset_ms == pytest.approx(offset_ms)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "Failed to parse bus message: No such process",
-        "       Server: (null) (ntp.ubuntu.com)\nPoll interval: 0 (min: 32s)\n Packet count: 0\n",
-        TIMESYNC.replace("Leap: normal", "Leap: not synchronized"),
-        TIMESYNC.replace("+1.257ms", "soon"),
-        TIMESYNC.replace("28.163ms", "28.16.3ms"),
-    ],
-)
-def test_timesyncd_that_says_nothing_usable(answer):
-    assert parse_timesyncd(answer) is None
 
 
 @pytest.mark.parametrize(
@@ -204,3 +169,4 @@ def test_commands_are_bounded():
     assert run_bounded((sys.executable, "-c", "import time; time.sleep(30)"), limit_s=0.2) is None
     assert run_bounded((sys.executable, "-c", "print('no'); exit(3)")) is None
     assert run_bounded(("no-such-command-here",)) is None
+    assert run_bounded((sys.executable, "-c", "import os; os.write(1, b'\\xff')")) is None  # no text

@@ -209,6 +209,23 @@ def test_all_mistakes_are_told_at_once(read):
         ("request.extra_body.since = 2026-01-01", "cannot be sent as JSON"),
         ("request.extra_body.bias = inf", "cannot be sent as JSON"),
         ("sut = 1\n[tokenizer]\nspecial = 1", "tokenizer.special is 1: give a table"),
+        ('endpoint.api_key = "sk-1"', "api_key_env"),
+        ('endpoint.api_key = "sk-1"', "api_key_file"),
+        ('sut.boundary = "model_engine"\nsut.profile = oops\n', "broken TOML"),
+        ('sut.boundary = "model_engine"\nsut.profile = oops\n', "line 2"),
+        ('[variant.x]\nurl = "u"', "did you mean variants?"),
+        ("reasoning.starts_thinking = true", "set reasoning.tags to one by name"),
+        ('reasoning = { tags = "none", starts_thinking = true }', "set reasoning.tags to one by name"),
+        ('reasoning.tags = "thinking"', "choose one of auto, think, kimi, gpt-oss, none"),
+        ('reasoning.end_reason = "metric:x"', "write one of field:NAME, header:NAME, metric:NAME{LABEL}"),
+        ('reasoning.end_reason = "metric:x{}"', "metric:NAME{LABEL}"),
+        ('reasoning.critical_evictions = "metric:x{y}"', "field:NAME, header:NAME, metric:NAME"),
+        ('reasoning.critical_evictions = "x_total"', "field:NAME, header:NAME, metric:NAME"),
+        ('reasoning.critical_evictions = "field: "', "field:NAME, header:NAME, metric:NAME"),
+        ('server_times.queue_wait = "x-queue-time"', "queue_wait is 'x-queue-time': write one of"),
+        ('server_times.prefill = "metric:x"', "field:NAME, header:NAME, header:Server-Timing:ENTRY"),
+        ('server_times.unit = "s"', "server_times.unit alone says nothing"),
+        ('server_times = { prefill = "field:x", unit = "min" }', "choose one of s, ms, us, ns"),
     ],
 )
 def test_one_mistake(read, text, told):
@@ -231,18 +248,6 @@ def test_a_key_in_the_file_is_refused_and_not_repeated(read, text):
     told = mistakes_of(read, text)
     assert "sk-canary" not in told
     assert "endpoint." in told
-
-
-def test_where_the_key_belongs_is_said(read):
-    told = mistakes_of(read, 'endpoint.api_key = "sk-1"')
-    assert "api_key_env" in told
-    assert "api_key_file" in told
-
-
-def test_broken_toml_names_the_line(read):
-    told = mistakes_of(read, 'sut.boundary = "model_engine"\nsut.profile = oops\n')
-    assert "broken TOML" in told
-    assert "line 2" in told
 
 
 def test_text_that_is_not_utf8_names_the_line(tmp_path):
@@ -354,10 +359,6 @@ def test_exactly_the_mistakes_that_an_author_made(read, text, mistakes):
     assert re.findall(r"sut.toml: (\d+) mistakes\n", told) == [str(len(mistakes))] * (len(mistakes) > 1)
 
 
-def test_a_misspelt_table_of_variants(read):
-    assert "did you mean variants?" in mistakes_of(read, '[variant.x]\nurl = "u"')
-
-
 def test_variants_from_a_hook_are_checked_in_the_same_way():
     assert read_variants({"x": {"preset": "seed=1"}}, "hook")["x"].preset == "seed=1"
     with pytest.raises(SuiteError, match=r"hook: variants\.x\.url is 3"):
@@ -370,39 +371,6 @@ def test_environment_values_are_not_repeated(read):
     told = mistakes_of(read, 'variants.x = { command = ["s", "{port}"], env = { KEY = ["sk-canary-1"] } }')
     assert "variants.x.env.KEY" in told
     assert "sk-canary" not in told
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("reasoning.starts_thinking = true", "set reasoning.tags to one by name"),
-        ('reasoning = { tags = "none", starts_thinking = true }', "set reasoning.tags to one by name"),
-        ('reasoning.tags = "thinking"', "choose one of auto, think, kimi, gpt-oss, none"),
-        ('reasoning.end_reason = "metric:x"', "write one of field:NAME, header:NAME, metric:NAME{LABEL}"),
-        ('reasoning.end_reason = "metric:x{}"', "metric:NAME{LABEL}"),
-        ('reasoning.critical_evictions = "metric:x{y}"', "field:NAME, header:NAME, metric:NAME"),
-        ('reasoning.critical_evictions = "x_total"', "field:NAME, header:NAME, metric:NAME"),
-        ('reasoning.critical_evictions = "field: "', "field:NAME, header:NAME, metric:NAME"),
-    ],
-)
-def test_mistakes_about_reasoning(read, text, told):
-    assert told in mistakes_of(read, text)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            'server_times.queue_wait = "x-queue-time"',
-            "queue_wait is 'x-queue-time': write one of",
-        ),
-        ('server_times.prefill = "metric:x"', "field:NAME, header:NAME, header:Server-Timing:ENTRY"),
-        ('server_times.unit = "s"', "server_times.unit alone says nothing"),
-        ('server_times = { prefill = "field:x", unit = "min" }', "choose one of s, ms, us, ns"),
-    ],
-)
-def test_mistakes_about_the_times_of_a_server(read, text, told):
-    assert told in mistakes_of(read, text)
 
 
 @pytest.mark.parametrize("text", ['[json_messages]\ntext = "say"', "json_messages = 1"])
