@@ -36,7 +36,7 @@ from pytest_llmbench.model.observation import (
 )
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
@@ -124,6 +124,9 @@ def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
     )
 
 
+_WAITS = ("queue_wait", "prefill")
+
+
 class ReplayTotals:
     """The counters that the served engine's metrics page has, since the engine of the replay began.
 
@@ -132,22 +135,18 @@ class ReplayTotals:
     """
 
     def __init__(self) -> None:
-        self._requests = 0
-        self._seconds = {"queue_wait": 0.0, "prefill": 0.0}
-        self._counts = {"queue_wait": 0, "prefill": 0}
+        waits = (f"{name}_{told}" for name in _WAITS for told in ("s", "count"))
+        self._found = dict.fromkeys(("requests_finished", *waits), 0.0)
 
     def note(self, records: Records) -> None:
         """Count the requests of a plan that has ended."""
         for block in records.blocks():
-            self._requests += int((block.http_status == 200).sum())
-            answered = block.ok
-            self._add("queue_wait", block.queue_wait_ns[answered])
-            self._add("prefill", block.prefill_ns[answered])
-
-    def _add(self, name: str, ns: IntColumn) -> None:
-        known = ns[ns != MISSING]
-        self._seconds[name] += float(known.sum()) / 1e9
-        self._counts[name] += len(known)
+            self._found["requests_finished"] += int((block.http_status == 200).sum())
+            for name in _WAITS:
+                ns = getattr(block, f"{name}_ns")[block.ok]
+                known = ns[ns != MISSING]
+                self._found[f"{name}_s"] += float(known.sum()) / 1e9
+                self._found[f"{name}_count"] += len(known)
 
     def read(self, engine: EngineTotals, config: EngineConfig, *, transfers: bool) -> dict[str, float]:
         """The current value of each counter. ``transfers``: prefill and decode are apart."""
@@ -156,13 +155,7 @@ class ReplayTotals:
             found |= {"kv_transfer_s": engine.transfer_ns / 1e9, "kv_transfer_count": float(engine.transfers)}
         accepted = engine.accepted_at(config.speculative_tokens)
         found |= {of_label(ACCEPTED_AT, str(n)): float(own) for n, own in enumerate(accepted)}
-        return found | {
-            "requests_finished": float(self._requests),
-            "queue_wait_s": self._seconds["queue_wait"],
-            "queue_wait_count": float(self._counts["queue_wait"]),
-            "prefill_s": self._seconds["prefill"],
-            "prefill_count": float(self._counts["prefill"]),
-        }
+        return found | self._found
 
 
 _FIRST_NS = 1_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import repeat
@@ -29,16 +29,10 @@ class RecentValues:
     """The last ``capacity`` values, in nanoseconds."""
 
     def __init__(self, capacity: int = 16384) -> None:
-        self._capacity = capacity
-        self._values = array("q")
-        self.count = 0
+        self._values: deque[int] = deque(maxlen=capacity)
 
     def note(self, value: int) -> None:
-        if self.count < self._capacity:
-            self._values.append(value)
-        else:
-            self._values[self.count % self._capacity] = value
-        self.count += 1
+        self._values.append(value)
 
     def summary_us(self) -> dict[str, float | int | None]:
         """Count ``n`` of the values, and their nearest-rank p50, p99 and max in microseconds; these are
