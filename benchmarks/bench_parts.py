@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.columns import RecordLog
@@ -31,7 +31,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.workloads.sequence import AT_ONCE, forget_drawn, sequence_sha256, texts_of, with_text
+from pytest_llmbench.workloads.sequence import AT_ONCE, forget_drawn, sequence_sha256, text_of, texts_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 SEED, TOKENS = 42, 16
@@ -55,8 +55,9 @@ class Parts:
         dealt = Deal(_plan(count), 1, as_text=True).blocks()
         blocks = [(block.frames, block.instants) for _, block in dealt]
         requests = list(SYNTHETIC_UNIFORM.requests(count, SEED))
+        worded = [replace(each, text=text_of(each)) for each in requests]
         records = [_record(index) for index in range(count)]
-        parts = cls(count, directory, requests, with_text(requests), blocks, records)
+        parts = cls(count, directory, requests, worded, blocks, records)
         parts.spooled()
         return parts
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -420,17 +420,7 @@ def _kind(code: str) -> np.dtype[Any]:
     return np.dtype(code)
 
 
-def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base") -> list[PlannedRequest]:
-    """The requests with their text, decoded from the ids if they have none yet."""
-
-    def with_its(request: PlannedRequest) -> PlannedRequest:
-        text = text_of(request, tokenizer)
-        return request if text is request.text else replace(request, text=text)
-
-    return [with_its(request) for request in requests]
-
-
-def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | None:
+def text_of(request: PlannedRequest) -> str | None:
     """The text of a request, decoded from its ids if it has none yet; None if it has neither. Messages are
     rendered."""
     if request.messages is not None:
@@ -438,7 +428,7 @@ def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | No
     if request.text is not None or request.token_ids is None:
         return request.text
     # Asked for here, so that whoever has all texts already need not load a tokenizer.
-    return reference_tokenizer(tokenizer).decode(request.token_ids)
+    return reference_tokenizer().decode(request.token_ids)
 
 
 def texts_of(requests: Sequence[PlannedRequest]) -> list[str | None]:

@@ -13,7 +13,7 @@ from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.workloads.sequence import with_text
+from pytest_llmbench.workloads.sequence import text_of
 
 TOOL = {"name": "look_up", "description": "looks", "parameters": {"type": "object", "properties": {}}}
 TOOLS = json.dumps([{"type": "function", "function": TOOL}])
@@ -38,7 +38,7 @@ def asked(said: MessageArray = AGENT, **changes: Any) -> PlannedRequest:
 
 
 def body(name: str, said: MessageArray = AGENT) -> dict[str, Any]:
-    (request,) = with_text([asked(said)])
+    request = replace(asked(said), text=text_of(asked(said)))
     made: dict[str, Any] = json.loads(dialect(name).encode(request, EncodeOptions("small")))
     return made
 

@@ -19,7 +19,7 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, 
 from pytest_llmbench.workloads.lengths import Fixed, Uniform, check_specification
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT
 from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix
-from pytest_llmbench.workloads.sequence import with_text
+from pytest_llmbench.workloads.sequence import text_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 
 COUNT = reference_tokenizer().count
@@ -96,8 +96,8 @@ def test_salt_makes_every_beginning_different_and_keeps_lengths(base):
 
 
 def test_salted_documents_keep_their_length_as_text():
-    for request in with_text(Salted(DOCUMENTS, "x").requests(20, 3)):
-        assert COUNT(request.text) == 400
+    for request in Salted(DOCUMENTS, "x").requests(20, 3):
+        assert COUNT(text_of(request)) == 400
 
 
 def test_salted_texts_are_counted_again():

@@ -22,7 +22,7 @@ from pytest_llmbench.workloads.long_context import (
     long_context,
 )
 from pytest_llmbench.workloads.readable import WORDS, as_ids, readable_ids
-from pytest_llmbench.workloads.sequence import sequence_sha256, with_text
+from pytest_llmbench.workloads.sequence import sequence_sha256, text_of
 from pytest_llmbench.workloads.stream import BulkRandom
 
 TOKENIZER = reference_tokenizer()
@@ -45,15 +45,15 @@ def test_readable_text_has_exactly_the_ids_it_was_drawn_as(seed, tokens):
 @given(seed=st.integers(0, 10**9), target=st.integers(124, 700))
 def test_prompts_have_exactly_the_target_length_as_text_too(seed, target):
     requests = LONG_CONTEXT.at_length(target).requests(3, seed)
-    for request in with_text(requests):
+    for request in requests:
         assert request.input_tokens == len(request.token_ids) == target
-        assert TOKENIZER.encode(request.text) == list(request.token_ids)
+        assert TOKENIZER.encode(text_of(request)) == list(request.token_ids)
         assert request.max_tokens == 256
 
 
 def test_the_question_has_a_hundred_tokens_and_quotes_the_document():
-    for request in with_text(LONG_CONTEXT.at_length(1024).requests(40, 9)):
-        document, question = request.text.split("\n\n")
+    for request in LONG_CONTEXT.at_length(1024).requests(40, 9):
+        document, question = text_of(request).split("\n\n")
         assert 99 <= TOKENIZER.count(question) <= 101
         assert question.startswith("Question: The document above")
         quoted = question.split("stand the words")[1].split(", in exactly")[0]
@@ -68,8 +68,8 @@ def test_documents_are_all_different_from_the_start():
 
 
 def test_a_long_document_is_exact_as_well():
-    (request,) = with_text(LONG_CONTEXT.at_length(131_072).requests(1, 42))
-    assert TOKENIZER.count(request.text) == 131_072
+    (request,) = LONG_CONTEXT.at_length(131_072).requests(1, 42)
+    assert TOKENIZER.count(text_of(request)) == 131_072
 
 
 def test_the_sequence_is_pinned_and_a_shorter_one_is_its_beginning():

@@ -4,66 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens import reference_tokenizer
-from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256, text_of, texts_of, with_text
+from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256, text_of, texts_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
-def realised_lengths(requests: Sequence[PlannedRequest]) -> list[int]:
-    """Tokens of each request's text; of its ids where it has no text."""
-    count = reference_tokenizer().count
-    return [
-        len(request.token_ids or ()) if request.text is None else count(request.text) for request in requests
-    ]
-
-
-def test_text_is_decoded_and_everything_else_is_kept():
-    planned = SYNTHETIC_UNIFORM.requests(20, 42)
-    texts = with_text(planned)
+def test_a_text_is_decoded_from_ids_unless_it_is_there_already():
+    drawn = SYNTHETIC_UNIFORM.requests(20, 42)
     decode = reference_tokenizer("cl100k_base").decode
-    for before, after in zip(planned, texts, strict=True):
-        assert after.text == decode(list(before.token_ids))
-        assert after.token_ids == before.token_ids
-        assert (after.index, after.max_tokens, after.input_tokens) == (
-            before.index,
-            before.max_tokens,
-            before.input_tokens,
-        )
-
-
-def test_text_that_is_there_already_stays():
+    assert [text_of(request) for request in drawn] == [decode(list(request.token_ids)) for request in drawn]
     mine = PlannedRequest(0, max_tokens=1, input_tokens=1, text="hello", token_ids=(1, 2))
-    assert with_text([mine]) == [mine]
-
-
-def test_texts_of_several_are_those_of_each():
-    drawn = SYNTHETIC_UNIFORM.requests(3, 42)
-    mine = PlannedRequest(0, max_tokens=1, input_tokens=1, text="hello", token_ids=(1, 2))
+    assert text_of(mine) == "hello"
     neither = PlannedRequest(0, max_tokens=1, input_tokens=1)
     requests = [drawn[0], mine, neither, *drawn[1:]]
     assert texts_of(requests) == [text_of(request) for request in requests]
     assert texts_of([]) == []
 
 
-def test_realised_lengths_are_counted_again():
-    texts = with_text(SYNTHETIC_UNIFORM.requests(50, 42))
-    realised, requested = realised_lengths(texts), [request.input_tokens for request in texts]
-    assert realised != requested  # random ids do not survive the way through text
+def test_random_ids_do_not_survive_the_way_through_text_and_plain_words_do():
+    requests, count = SYNTHETIC_UNIFORM.requests(50, 42), reference_tokenizer().count
+    realised, requested = [*map(count, texts_of(requests))], [request.input_tokens for request in requests]
+    assert realised != requested
     assert abs(sum(realised) / sum(requested) - 1) < 0.1
-
-
-def test_ids_sent_as_ids_keep_their_length():
-    planned = SYNTHETIC_UNIFORM.requests(10, 42)
-    assert realised_lengths(planned) == [request.input_tokens for request in planned]
-
-
-def test_plain_words_survive_the_way_through_text():
-    ids = reference_tokenizer("cl100k_base").encode("The quick brown fox jumps over the lazy dog.")
-    planned = PlannedRequest(0, max_tokens=1, input_tokens=len(ids), token_ids=ids)
-    assert realised_lengths(with_text([planned])) == [len(ids)]
+    ids = reference_tokenizer().encode("The quick brown fox jumps over the lazy dog.")
+    assert count(text_of(PlannedRequest(0, max_tokens=1, input_tokens=len(ids), token_ids=ids))) == len(ids)
 
 
 def test_sequence_json_is_compact_and_its_digest_is_of_that_text():

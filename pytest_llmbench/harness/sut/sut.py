@@ -1,4 +1,4 @@
-"""The system under test as a value (what ``llm_sut`` returns), and the same once it has been examined."""
+"""The system under test as a value: what ``llm_sut`` returns."""
 
 from __future__ import annotations
 
