@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Budgets, Spent, raised
-from pytest_llmbench.harness.plan import exceeding, plan_lines
+from pytest_llmbench.harness.plan import exceeding
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
@@ -241,13 +241,3 @@ def test_every_budget_that_is_certainly_exceeded_is_told_at_once_with_tests_and_
     )
     assert "--llm-caps=tokens=1000" in tokens
     assert "--llm-caps=seconds=1 " in seconds
-
-
-def test_what_may_be_exceeded_is_no_mistake_but_told_in_the_plan() -> None:
-    asked = selected(("capacity", {"maximum": 64}))
-    settings = Settings(endpoint="replay:fast", max_requests=1000)
-    assert exceeding(asked, settings) == []
-    text = "\n".join(plan_lines(asked, settings))
-    assert "budgets: 1,000 requests, 2,000,000,000 tokens, 86400 s, 10000 req/s, 10,000 in flight" in text
-    assert "may be exceeded" not in text
-    assert "EXCEEDED: " in "\n".join(plan_lines(asked, settings.model_copy(update={"max_requests": 9})))

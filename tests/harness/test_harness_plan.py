@@ -197,6 +197,14 @@ def test_the_cost_is_told_for_each_test_and_the_total(tmp_path: Path) -> None:
 def test_budgets_that_do_not_suffice_are_told() -> None:
     told = lines_of(("t::a", selected(rate=20.0, requests=500)), max_requests=600)
     assert "EXCEEDED: 604 requests are more than --llm-caps=requests=600 allows" in told
+    assert "budgets: 600 requests, 2,000,000,000 tokens, 86400 s, 10000 req/s, 10,000 in flight" in told
+    assert "EXCEEDED" not in lines_of(("t::a", selected(rate=20.0, requests=500)), max_requests=604)
+
+
+def test_a_budget_between_what_two_engines_need_may_be_exceeded() -> None:
+    least, most = (np.array([requests, 0.0, 0.0, 0.0, 0.0]) for requests in (10.0, 20.0))
+    told = list(planning._remarks(Amount(least, most), Settings(endpoint=REAL, max_requests=15)))
+    assert any(line.startswith("may be exceeded: 20 requests are more than --llm-caps=") for line in told)
 
 
 def test_only_what_is_certain_is_refused_beforehand() -> None:
