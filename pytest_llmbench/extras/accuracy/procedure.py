@@ -320,11 +320,13 @@ def _of_report(report: Report, path: str, workload: Workload) -> float:
         and {name: each.workload.specification.get(name) for name in _IDENTITY} == asked
     ]
     shares = {_share(each) for each in alike}
-    if len(shares) == 1 and (share := shares.pop()):
+    share = next(iter(shares)) if len(shares) == 1 else None
+    if share:
         return share
     listed = ", ".join(each.nodeid for each in alike or entries) or "no test with a share"
+    several = f"its tests have {len(shares)} shares of right answers to these questions: {listed}"
     what = (
-        f"its tests have {len(shares)} shares of right answers to these questions: {listed}"
+        (several if share is None else f"its share of right answers to these questions is 0: {listed}")
         if alike
         else f"no accuracy test in it was measured with the questions of {workload.name!r}; it has {listed}"
     )

@@ -74,7 +74,6 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkl
 HEADING = Heading("fairness", "5.6", "Scheduling Fairness")
 LOAD_PERCENT = 80.0
 REQUESTS_PER_CLASS = ByScale(quick=10, standard=CLASS_REQUESTS, full=CLASS_REQUESTS)
-"""Jain's index below which the draft speaks of significant unfairness."""
 RULES = {
     "tokens": "equal offered tokens per second: the rate of the mix times its mean tokens per request (input "
     "and requested output) over those of the class (AMB-08)",

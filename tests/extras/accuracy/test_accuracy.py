@@ -90,6 +90,10 @@ def test_the_golden_share_of_a_saved_report(suite: Suite) -> None:
     measured_with(suite, "fast", golden).assert_outcomes(passed=1)
     measured_with(suite, "fast?wrong_answer_rate=0.2", golden).assert_outcomes(failed=1)
     assert suite.report["tests"][0]["parameters"]["golden"] == 1.0
+    measured_with(suite, "fast?wrong_answer_rate=1", "").assert_outcomes(passed=1)
+    (suite.path / "out").rename(suite.path / "wrong")
+    none = measured_with(suite, "fast", "golden='wrong/report.json'")
+    none.stderr.fnmatch_lines(["*its share of right answers to these questions is 0: *test_it*"])
     (suite.path / "q.jsonl").write_text("\n".join(rows[1:]))
     other = measured_with(suite, "fast", golden)
     other.stderr.fnmatch_lines(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replayed_sut import ReplayedSUT, ended
+from replayed_sut import Change, ReplayedSUT, ended
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -50,9 +50,9 @@ TRACE = TraceSessionWorkload(
 SINGLE = TraceWorkload("single", (TraceEntry(0, 5, 5), TraceEntry(1, 5, 5)), TRACE.dataset)
 
 
-def measured(scenario: str = CACHED, **given: Any) -> TestResult:
+def measured(scenario: str = CACHED, change: Change = lambda seen: seen, **given: Any) -> TestResult:
     given = {"workload": SHORT, "total_sessions": 120, "rate": 2.0} | given
-    return ReplayedSUT(scenario).measure(sessions.TEST, **given)
+    return ReplayedSUT(scenario, change=change).measure(sessions.TEST, **given)
 
 
 def test_a_run_has_its_sessions_and_figures() -> None:
@@ -135,9 +135,7 @@ def test_turns_that_got_lost_without_a_failure_are_missing_records() -> None:
     def lose(seen: Observation) -> Observation:
         return replace(seen, records=seen.records.select(seen.records.turn < 4))
 
-    result = ReplayedSUT(CACHED, change=lose).measure(
-        sessions.TEST, workload=SHORT, total_sessions=40, rate=2.0
-    )
+    result = measured(change=lose, total_sessions=40)
     by_check = {finding.check: finding for finding in validity(result.observations, Budget(1.0)).findings}
     assert not by_check["all_requests_recorded"].ok
 
@@ -146,9 +144,7 @@ def test_turns_that_left_late_void_the_run() -> None:
     def late(seen: Observation) -> Observation:
         return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
 
-    result = ReplayedSUT(CACHED, change=late).measure(
-        sessions.TEST, workload=SHORT, total_sessions=40, sessions=4
-    )
+    result = measured(change=late, total_sessions=40, rate=None, sessions=4)
     assert result.observations[0].plan.load == SessionSlots(4)
     assert result.facts.value("load.sessions") == 4
     by_check = {finding.check: finding for finding in validity(result.observations, Budget()).findings}
@@ -298,8 +294,7 @@ def starts_s(seen: Observation) -> dict[int, float]:
 
 @pytest.mark.parametrize("speedup", [None, 4.0])
 def test_sessions_of_a_trace_start_when_they_started(speedup: float | None) -> None:
-    given: dict[str, Any] = {"workload": TRACE, "arrival": "trace", "speedup": speedup}
-    result = ReplayedSUT(CACHED).measure(sessions.TEST, **given)
+    result = measured(workload=TRACE, total_sessions=None, rate=None, arrival="trace", speedup=speedup)
     (seen,) = result.observations
     assert starts_s(seen) == pytest.approx({n: 0.4 * n / (speedup or 1.0) for n in range(30)})
     assert seen.records.ok.all()
@@ -387,8 +382,7 @@ def test_the_slowest_job_is_drawn_turn_by_turn() -> None:
 
 
 def test_of_a_long_job_the_first_turns_are_drawn() -> None:
-    long = {"sessions": {"turns": 20, "input_tokens": 20, "output_tokens": 4}}
-    (plot,) = (each for each in measured(workload=long, total_sessions=10).plots if each.id == "slowest_job")
+    (plot,) = (each for each in measured(workload=LONG, total_sessions=10).plots if each.id == "slowest_job")
     assert plot.title.endswith("20 turns, the first 16 shown; gaps are pauses")
     assert len(plot.rows) == 16
     assert max(y for _, places in plot.series.values() for y in places) == 15
@@ -480,7 +474,7 @@ def test_a_run_that_is_measured_again_is_compared_with_probes_of_its_own_session
 
 
 def test_probes_that_this_machine_spoiled_are_sent_again_and_else_left_out() -> None:
-    def late(attempts: int) -> Callable[[Observation], Observation]:
+    def late(attempts: int) -> Change:
         def change(seen: Observation) -> Observation:
             if seen.plan.label.endswith("alone") and seen.plan.attempt <= attempts:
                 return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
@@ -495,7 +489,7 @@ def test_probes_that_this_machine_spoiled_are_sent_again_and_else_left_out() -> 
     assert len({plan.seed for plan in probes_of(once)}) == 2
     assert result.metrics["job_slowdown.p50"].n == 6
     assert [void.label for void in result.void_loads] == ["6 sessions alone"]
-    never = ReplayedSUT(CACHED, change=late(9)).measure(sessions.TEST, **given)
+    never = measured(change=late(9), **given)
     assert never.metrics["job_slowdown.p50"].point is None
     assert never.metrics["job_slowdown.p50"].method == "this machine spoiled the probes"
     assert any("spoiled the probes of 1 of 1 runs" in note for note in map(str, never.notes))
@@ -508,8 +502,8 @@ def test_probes_of_a_trace_pair_with_its_sessions() -> None:
 
 
 def test_probes_that_are_cut_off_have_no_slowdown() -> None:
-    sut = ReplayedSUT("fast?fault=http_error&fault_from=40&fault_count=2")
-    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=40, rate=2.0, probe_sessions=20)
+    fault = "fast?fault=http_error&fault_from=40&fault_count=2"
+    result = measured(fault, total_sessions=40, probe_sessions=20)
     lacking = 20 - result.metrics["job_slowdown.p50"].n
     assert lacking in (1, 2)
     assert f"{lacking} of 20 probes were cut off: they have no slowdown" in map(str, result.notes)
@@ -541,7 +535,7 @@ JOBS = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 20, "pause
 
 def searched(
     holds: Callable[[float], bool],
-    change: Callable[[Observation], Observation] = lambda seen: seen,
+    change: Change = lambda seen: seen,
     **given: Any,
 ) -> tuple[TestResult, ReplayedSUT]:
     """A system that keeps a limit on TTFT at the rates (jobs per hour) that ``holds`` says."""
