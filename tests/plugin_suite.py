@@ -73,7 +73,10 @@ class Suite:
     @property
     def entries(self) -> dict[str, dict[str, Any]]:
         """Name of a test → its entry in the report."""
-        return {entry["nodeid"].partition("::")[2]: entry for entry in self.report["tests"]}
+        every = self.report["tests"]
+        found = {entry["nodeid"].partition("::")[2]: entry for entry in every}
+        assert len(found) == len(every)
+        return found
 
     def recomputed(self) -> int:
         """The number of tests that were recomputed; all of them, and the texts beside the report, are the

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from plugin_suite import Suite, refused
+from plugin_suite import Suite
 
 NOISY = "replay:fast?eos_mean_tokens=300"
 BODY = """
@@ -67,15 +67,3 @@ def test_a_damaged_calibration_is_a_warning(suite: Suite) -> None:
     warned = [f for f in suite.entry["validity"]["findings"] if f["check"] == "calibration"]
     assert "not a complete calibration" in warned[0]["message"]
     assert not warned[0]["voids"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--llm-runs=2"], "*--llm-runs: 2 cannot tell a change from noise*"),
-        (["--llm-baseline-endpoint=replay"], "*--llm-calibrate measures one system alone*"),
-    ],
-)
-def test_what_does_not_go_together(suite: Suite, arguments: list[str], message: str) -> None:
-    suite.write(BODY.format(limit=500))
-    refused(run(suite, "--llm-calibrate", *arguments)).fnmatch_lines([message])

@@ -78,6 +78,25 @@ def test_wrong_values_are_named(suite: Suite) -> None:
     )
 
 
+ONE, BASELINE = "--llm-endpoint=replay", "--llm-baseline-endpoint=replay"
+SYSTEMS = ("--llm-endpoint=a=replay", "--llm-endpoint=b=replay")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([ONE, "--llm-calibrate", "--llm-runs=2"], "--llm-runs: 2 cannot tell a change from noise*"),
+        ([ONE, "--llm-calibrate", BASELINE], "--llm-calibrate measures one system alone*"),
+        ([ONE, BASELINE, "--llm-runs=2"], "--llm-runs: 2 cannot tell a *at least 3 runs of each arm*"),
+        ([*SYSTEMS, "--llm-runs=2"], "--llm-runs: 2 cannot tell a change from noise*"),
+        ([*SYSTEMS, BASELINE], "--llm-baseline-endpoint: not possible with several systems*"),
+    ],
+)
+def test_what_does_not_go_together_is_said_first(suite: Suite, arguments: list[str], told: str) -> None:
+    suite.write(PLANNED)
+    refused(suite.run(*arguments)).fnmatch_lines([f"*{told}"])
+
+
 def test_collect_only_touches_no_network(suite: Suite, silent_server: socket.socket) -> None:
     suite.write(PLANNED)
     port = silent_server.getsockname()[1]

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from plugin_suite import Suite
 
 HEAD = "import pytest\nfrom pytest_llmbench import SyntheticWorkload, Fixed, llmbench\n\n"
+
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def write(suite: Suite) -> Write:
+    """Writes a suite below that head."""
+    return lambda body: suite.write(HEAD + body)
 
 
 def refused(suite: Suite, body: str) -> pytest.LineMatcher:
@@ -16,18 +27,15 @@ def refused(suite: Suite, body: str) -> pytest.LineMatcher:
     return result.stderr
 
 
-def test_a_rate_goes_into_the_marker_and_is_a_run_of_its_own(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_a_rate_goes_into_the_marker_and_is_a_run_of_its_own(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.mark.parametrize("rate", [10, 80])
 @llmbench.ttft(rate=20)
 def test_x(rate, llm_result):
     run = llm_result.observations[0]
     assert run.plan.load.rate == rate
     assert run.shared_from is None
-"""
-    )
+""")
     suite.measure("replay").assert_outcomes(passed=2)
     ten, eighty = suite.report["tests"]
     assert ten["shared"] is eighty["shared"] is False
@@ -36,32 +44,26 @@ def test_x(rate, llm_result):
     )
 
 
-def test_a_limit_is_judged_and_the_run_is_shared(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_a_limit_is_judged_and_the_run_is_shared(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.mark.parametrize("p50_ms", [0.001, 5_000])
 @llmbench.ttft(rate=20, p50_ms=9_000)
 def test_x(p50_ms): ...
-"""
-    )
+""")
     suite.measure("replay").assert_outcomes(passed=1, failed=1)
     broken, kept = suite.report["tests"]
     assert (broken["outcome"], kept["outcome"]) == ("failed", "passed")
     assert kept["shared"] is True
 
 
-def test_marks_of_classes_params_and_several_parametrize(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_marks_of_classes_params_and_several_parametrize(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.mark.parametrize("requests", [150, pytest.param(250, marks=llmbench.ttft(rate=5))])
 @llmbench.ttft(rate=20, requests=111)
 class TestIt:
     @pytest.mark.parametrize("workload", [SyntheticWorkload("w", Fixed(8), Fixed(2)), "synthetic-uniform"])
     def test_x(self, requests, workload): ...
-"""
-    )
+""")
     result = suite.run("--llm-plan", "--llm-endpoint=replay")
     result.stdout.fnmatch_lines(
         [
@@ -82,38 +84,30 @@ class TestIt:
     assert "loads shared" not in str(result.stdout)
 
 
-def test_none_takes_away_what_the_marker_says(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_none_takes_away_what_the_marker_says(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.mark.parametrize(("rate", "concurrency"), [(None, 3), (30, None)])
 @llmbench.ttft(rate=20)
 def test_x(rate, concurrency, llm_result):
     load = llm_result.observations[0].plan.load
     assert getattr(load, "rate", None) == rate
     assert getattr(load, "concurrency", None) == concurrency
-"""
-    )
+""")
     suite.measure("replay").assert_outcomes(passed=2)
 
 
-def test_names_that_are_no_keyword_go_nowhere(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_names_that_are_no_keyword_go_nowhere(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.mark.parametrize("users", [3, 4])
 @llmbench.ttft(concurrency=2)
 def test_x(users, llm_result):
     assert llm_result.observations[0].plan.load.concurrency == 2
-"""
-    )
+""")
     suite.measure("replay").assert_outcomes(passed=2)
 
 
-def test_indirect_hands_over_the_parameter(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_indirect_hands_over_the_parameter(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.fixture
 def rate(request):
     return request.param
@@ -128,15 +122,12 @@ def test_x(llm_result, rate, requests):
     run = llm_result.observations[0]
     assert run.plan.load.rate == rate
     assert run.plan.requests in (100, 120)
-"""
-    )
+""")
     suite.measure("replay", scale="standard").assert_outcomes(passed=4)
 
 
-def test_a_fixture_that_makes_something_else_of_it_is_an_error_before_the_load(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_a_fixture_that_makes_something_else_of_it_fails_before_the_load(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.fixture
 def rate(request):
     return request.param * 10
@@ -144,8 +135,7 @@ def rate(request):
 @pytest.mark.parametrize("rate", [2, 4], indirect=True)
 @llmbench.ttft()
 def test_x(rate): ...
-"""
-    )
+""")
     result = suite.measure("replay")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*test_x?2?: the fixture 'rate' makes 20 of the parameter 2, and*"])
@@ -259,15 +249,12 @@ def test_unmarked(): ...
     assert all(point > 30 if "slow" in name else point < 30 for name, point in found.items())
 
 
-def test_a_system_by_parametrize_alone(suite: Suite) -> None:
-    suite.write(
-        HEAD
-        + """
+def test_a_system_by_parametrize_alone(suite: Suite, write: Write) -> None:
+    write("""
 @pytest.mark.parametrize("llm_sut", ["replay:fast", "replay:cpu-laptop"])
 @llmbench.ttft(rate=2, requests=20)
 def test_x(): ...
-"""
-    )
+""")
     suite.measure("replay").assert_outcomes(passed=2)
     assert [test["nodeid"].split("::")[-1] for test in suite.report["tests"]] == [
         "test_x[replay:fast]",

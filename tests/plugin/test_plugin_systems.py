@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plugin_suite import Suite, refused
+from plugin_suite import Suite
 
 FAST, SLOW = "ours=replay:fast", "theirs=replay:fast?step_base_us=2400"
 BODY = """
@@ -73,18 +73,6 @@ def test_one_system_is_no_comparison(suite: Suite) -> None:
     result = suite.run("--llm-endpoint=replay", "--llm-scale=quick")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*llmbench.compare needs at least two systems*"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--llm-runs=2"], "*--llm-runs: 2 cannot tell a change from noise*"),
-        (["--llm-baseline-endpoint=replay"], "*--llm-baseline-endpoint: not possible with several systems*"),
-    ],
-)
-def test_what_does_not_go_together_is_said_first(suite: Suite, arguments: list[str], message: str) -> None:
-    suite.write(BODY)
-    refused(systems(suite, *arguments)).fnmatch_lines([message])
 
 
 def test_names_that_are_not_clear_are_refused(suite: Suite) -> None:

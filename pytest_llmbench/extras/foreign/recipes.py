@@ -88,38 +88,35 @@ class Recipe:
     """Reasons why the recipe is not measured."""
 
 
-class Asked:
+class Asked(Fields):
     """The parameters of one entry, by our names; messages use the tool's."""
 
     def __init__(self, words: Words, name: str, given: Mapping[str, Any]) -> None:
         self.words, self.name = words, name
         self.given = {str(key).replace("_", "-"): value for key, value in given.items()}
-        fallback = {f"default {ours}": value for ours, value in words.defaults.items()}
         told = [key for key in words.names if self.given.get(key) is not None]
         self._keys: dict[str, str] = {words.names[key]: key for key in reversed(told)}
-        self.fields = Fields(self.given | fallback, name)
+        own = {ours: self.given[key] for ours, key in self._keys.items()}
+        super().__init__({**words.defaults, **own}, name)
 
     def key(self, ours: str) -> str:
         assert ours in _OURS, ours
         return self._keys.get(ours, f"default {ours}")
 
-    def text(self, ours: str) -> str:
-        return self.fields.text(self.key(ours)) or ""
+    def _at(self, name: str) -> str:
+        return super()._at(self.key(name))
 
-    def count(self, ours: str) -> int | None:
-        return self.fields.count(self.key(ours))
+    def text(self, name: str) -> str:
+        return super().text(name) or ""
 
-    def number(self, ours: str, *, endless: bool = False) -> float | None:
-        return self.fields.number(self.key(ours), endless=endless)
-
-    def flag(self, ours: str) -> bool:
+    def is_set(self, ours: str) -> bool:
         """Whether it is given, without a value too."""
-        return self.given.get(self.key(ours)) not in (None, False)
+        return self._content.get(ours) not in (None, False)
 
     def numbers(self, ours: str) -> tuple[Sequence[float | None], bool]:
         """A number, or a list of them to be measured one after another, None where there is none; and
         whether it was a list."""
-        value, where = self.given.get(self.key(ours)), f"{self.name}.{self.key(ours)}"
+        value, where = self._content.get(ours), self._at(ours)
         if not isinstance(value, list):
             found = self.number(ours, endless=True)
             if found == 0:
@@ -132,7 +129,7 @@ class Asked:
 
     def whole(self, ours: str, value: float) -> int:
         if math.isinf(value) or value != int(value):
-            raise WrongShapeError(f"{self.name}.{self.key(ours)} has {trimmed(value)}: not a whole number")
+            raise WrongShapeError(f"{self._at(ours)} has {trimmed(value)}: not a whole number")
         return int(value)
 
 
@@ -157,12 +154,12 @@ def recipes_of(
         api or "",
         asked.text("model") or None,
         runs=asked.count("runs"),
-        ignore_eos=asked.flag("ignore_eos"),
+        ignore_eos=asked.is_set("ignore_eos"),
         server=server,
         told=tuple(said for key, said in words.told.items() if key in asked.given),
     )
     if "keep_eos" in words.names.values():
-        base = replace(base, ignore_eos=not asked.flag("keep_eos"))
+        base = replace(base, ignore_eos=not asked.is_set("keep_eos"))
     base = _with_prompts(base, asked, folders, what)
     (rates, rates_listed), (caps, caps_listed) = asked.numbers("rate"), asked.numbers("concurrency")
     for rate in rates:

@@ -32,14 +32,8 @@ def compare(
     return suite.measure("replay", "--llm-compare=theirs.jsonl", *more)
 
 
-def entry(suite: Suite) -> dict[str, Any]:
-    (found,) = suite.report["tests"]
-    assert isinstance(found, dict)
-    return found
-
-
 def row(suite: Suite, metric: str) -> dict[str, Any]:
-    (found,) = [each for each in entry(suite)["comparisons"] if each["metric"] == metric]
+    (found,) = [each for each in suite.entry["comparisons"] if each["metric"] == metric]
     assert isinstance(found, dict)
     return found
 
@@ -52,7 +46,7 @@ def test_one_run_is_shown_beside_ours_and_decides_nothing(suite: Suite) -> None:
     assert (found["verdict"], found["gated"], found["change"]["point"]) == ("inconclusive", False, None)
     assert "vllm bench serve has 1 run and this session has 1 run: at least 3 of each" in found["reason"]
     assert "defined differently: theirs runs from before the client's call" in found["reason"]
-    notes = " ".join(entry(suite)["notes"])
+    notes = " ".join(suite.entry["notes"])
     assert "next to theirs.jsonl, a result of vllm bench serve: 1 run, which does not show the noise" in notes
     assert "left out of that file: itl (gaps between chunks" in notes
     assert "mean lengths: 1024 input tokens a request there, " in notes
@@ -62,7 +56,7 @@ def test_one_run_is_shown_beside_ours_and_decides_nothing(suite: Suite) -> None:
 
 def test_the_version_of_the_tool_is_told(suite: Suite) -> None:
     compare(suite, SHOWN, aiperf(input_config={"phases": [{"type": "poisson", "rate": 20.0}]}))
-    assert "a result of AIPerf 0.13.0: 1 run" in " ".join(entry(suite)["notes"])
+    assert "a result of AIPerf 0.13.0: 1 run" in " ".join(suite.entry["notes"])
 
 
 def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -> None:
@@ -74,22 +68,39 @@ def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -
     assert found["reason"].startswith("no verdict, since its definition differs: theirs begins at")
 
 
-def test_a_gate_needs_runs_whatever_is_waived(suite: Suite) -> None:
-    result = compare(suite, GUARDED, vllm(), more=("--llm-runs=3", *WAIVED))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*the baseline has 1 run of this test: each side needs at least 3*"])
+REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...], list[str]]] = {
+    "one run, whatever is waived": (
+        GUARDED, [vllm()], ("--llm-runs=3", *WAIVED),
+        ["*the baseline has 1 run of this test: each side needs at least 3*"],
+    ),
+    "nobody answers for the differences": (
+        GUARDED, [vllm()] * 3, ("--llm-runs=3",),
+        ["*the baseline measured something else: workload was not known, now it is *",
+         "*the baseline measured something else: definitions was that of vllm bench serve, now it is that *"],
+    ),
+    "a limit of the command line is a gate too": (
+        SHOWN, [vllm()], ("--llm-compare-fail=tpot.p50:5%",), ["*definitions was that of vllm bench serve*"],
+    ),
+    "a metric that the file lacks": (
+        GUARDED.replace("tpot.p50", "ttft.p99_9"), [vllm()], (),
+        ["*vllm bench serve has no ttft.p99_9; taken over are completion_rate,*"],
+    ),
+    "another model": (
+        SHOWN, [vllm(model_id="another")], (),
+        ["*the baseline measured something else: model was another, now it is sim-fast"],
+    ),
+    "runs of different things": (
+        SHOWN, [vllm(label="a"), vllm(label="b")], (), ["*its 2 runs at this load differ in label: a, b"],
+    ),
+}  # fmt: skip
 
 
-def test_a_gate_needs_somebody_who_answers_for_the_differences(suite: Suite) -> None:
-    result = compare(suite, GUARDED, *[vllm()] * 3, more=("--llm-runs=3",))
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compared_is_refused(suite: Suite, case: str) -> None:
+    body, contents, more, told = REFUSED[case]
+    result = compare(suite, body, *contents, more=more)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*the baseline measured something else: workload was not known, now it is *",
-            "*the baseline measured something else: definitions was that of vllm bench serve, now it is "
-            "that of *",
-        ]
-    )
+    result.stdout.fnmatch_lines(told)
 
 
 def test_runs_that_somebody_answers_for_decide(suite: Suite) -> None:
@@ -98,26 +109,14 @@ def test_runs_that_somebody_answers_for_decide(suite: Suite) -> None:
     found = row(suite, "tpot.p50")
     assert (found["verdict"], found["gated"]) == ("regressed", True)
     assert "defined differently: theirs begins at" in found["reason"]
-    messages = " ".join(each["message"] for each in entry(suite)["validity"]["findings"])
+    messages = " ".join(each["message"] for each in suite.entry["validity"]["findings"])
     assert "definitions is waived until 2999-12-31: we know how they differ" in messages
-
-
-def test_a_metric_that_the_file_lacks_cannot_be_guarded(suite: Suite) -> None:
-    result = compare(suite, GUARDED.replace("tpot.p50", "ttft.p99_9"), vllm())
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*vllm bench serve has no ttft.p99_9; taken over are completion_rate,*"])
-
-
-def test_a_limit_of_the_command_line_is_a_gate_too(suite: Suite) -> None:
-    result = compare(suite, SHOWN, vllm(), more=("--llm-compare-fail=tpot.p50:5%",))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*definitions was that of vllm bench serve*"])
 
 
 def test_another_load_is_not_compared(suite: Suite) -> None:
     compare(suite, SHOWN, sglang()).assert_outcomes(passed=1)
-    assert entry(suite)["comparisons"] == []
-    notes = " ".join(entry(suite)["notes"])
+    assert suite.entry["comparisons"] == []
+    notes = " ".join(suite.entry["notes"])
     assert "nothing is compared with theirs.jsonl: SGLang bench_serving has no run with the load of" in notes
     assert "it has open loop, poisson arrivals at 8 req/s" in notes
     result = compare(suite, GUARDED, sglang())
@@ -128,8 +127,8 @@ def test_another_load_is_not_compared(suite: Suite) -> None:
 def test_a_test_that_searches_is_not_compared(suite: Suite) -> None:
     search = SHOWN.replace("ttft(rate=20)", "capacity(initial=2, maximum=4)")
     compare(suite, search, vllm(), more=("--llm-inconclusive=pass",)).assert_outcomes(passed=1)
-    assert entry(suite)["comparisons"] == []
-    notes = " ".join(entry(suite)["notes"])
+    assert suite.entry["comparisons"] == []
+    notes = " ".join(suite.entry["notes"])
     assert "theirs.jsonl: this test finds its loads itself, and vllm bench serve was given its own" in notes
     guarded = search.replace(
         "def test", '@llmbench.no_regression("output_token_throughput", max_slowdown=0.05)\ndef test'
@@ -139,20 +138,6 @@ def test_a_test_that_searches_is_not_compared(suite: Suite) -> None:
     result.stdout.fnmatch_lines(
         ["*this test finds its loads itself*", "*guard a test with one of these loads*"]
     )
-
-
-def test_another_model_is_refused(suite: Suite) -> None:
-    result = compare(suite, SHOWN, vllm(model_id="another"))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        ["*the baseline measured something else: model was another, now it is sim-fast"]
-    )
-
-
-def test_runs_of_different_things_are_not_runs_of_one(suite: Suite) -> None:
-    result = compare(suite, SHOWN, vllm(label="a"), vllm(label="b"))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*its 2 runs at this load differ in label: a, b"])
 
 
 def test_an_unknown_file_ends_the_session_before_anything_runs(suite: Suite) -> None:
@@ -165,7 +150,7 @@ def test_a_file_without_a_model_and_no_key_that_leaves(suite: Suite) -> None:
     compare(suite, SHOWN, sglang(request_rate=20.0, server_info={"api_key": CANARY})).assert_outcomes(
         passed=1
     )
-    assert "that file does not state model, workload" in " ".join(entry(suite)["notes"])
+    assert "that file does not state model, workload" in " ".join(suite.entry["notes"])
     assert row(suite, "ttft.p50")["baseline"] == [40.0]
     for path in (suite.path / "out").rglob("*.*"):
         assert CANARY.encode() not in path.read_bytes()
