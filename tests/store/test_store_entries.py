@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from stored_results import make_observation, make_result
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -22,25 +22,22 @@ from pytest_llmbench.model.judgement import (
     Validity,
 )
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.store import entries, schema
 from pytest_llmbench.store.objects import plain, plain_object
-
-Make = Callable[..., TestResult]
 
 
 def convert(result: TestResult, **more: Any) -> schema.TestEntry:
     return entries.entry_from_result(result, nodeid="a.py::a", outcome="failed", **more)
 
 
-def test_counts_hold_every_outcome_of_the_measured_phase(make_result: Make) -> None:
+def test_counts_hold_every_outcome_of_the_measured_phase() -> None:
     counts = convert(make_result()).counts
     assert (counts["submitted"], counts["ok"], counts["timeout"], counts["refused"]) == (3, 2, 1, 0)
     assert sum(counts.values()) == 2 * counts["submitted"]
 
 
-def test_load_and_workload_are_told_in_numbers(make_result: Make) -> None:
+def test_load_and_workload_are_told_in_numbers() -> None:
     entry = convert(make_result())
     assert entry.load is not None
     assert (entry.load.model, entry.load.rate_rps, entry.load.concurrency) == ("open", 20.0, None)
@@ -51,7 +48,7 @@ def test_load_and_workload_are_told_in_numbers(make_result: Make) -> None:
     assert entry.stretches[0].started == "2026-01-20T09:30:01.123Z"
 
 
-def test_several_runs_add_up(make_result: Make, make_observation: Callable[..., Observation]) -> None:
+def test_several_runs_add_up() -> None:
     runs = (
         make_observation(0, send_lag_p99_ns=5, reads=10, event_loop="uvloop", loop_lag_p99_ns=None),
         make_observation(1, send_lag_p99_ns=9, reads=7, event_loop="uvloop"),
@@ -69,14 +66,14 @@ def test_several_runs_add_up(make_result: Make, make_observation: Callable[..., 
     assert len({stretch.key for stretch in entry.stretches}) == 2
 
 
-def test_an_invalid_run_passes_nothing(make_result: Make) -> None:
+def test_an_invalid_run_passes_nothing() -> None:
     void = Validity((Finding.of("send_lag"),))
     entry = convert(make_result(validity=void, gate=Gate(), objectives=()))
     assert entry.validity.verdict == "invalid"
     assert entry.gate.verdict == "inconclusive"
 
 
-def test_a_limit_that_nobody_judged_is_inconclusive(make_result: Make) -> None:
+def test_a_limit_that_nobody_judged_is_inconclusive() -> None:
     result: TestResult = make_result()
     objectives = (*result.objectives, Objective("ttft.p50", "<=", 1.0, "ms"))
     entry = convert(replace(result, objectives=objectives))
@@ -84,11 +81,11 @@ def test_a_limit_that_nobody_judged_is_inconclusive(make_result: Make) -> None:
     assert (entry.gate.objectives[1].verdict, entry.gate.objectives[1].point) == ("inconclusive", None)
 
 
-def test_a_test_without_limits_passes_its_gate(make_result: Make) -> None:
+def test_a_test_without_limits_passes_its_gate() -> None:
     assert convert(make_result(gate=Gate(), objectives=())).gate.verdict == "pass"
 
 
-def test_an_unaudited_result_is_not_compliant(make_result: Make) -> None:
+def test_an_unaudited_result_is_not_compliant() -> None:
     compliance = convert(make_result(compliance=None)).compliance
     assert (compliance.verdict, compliance.verdict_literal) == ("not_compliant", "not_compliant")
 
@@ -104,7 +101,7 @@ def test_an_errored_test_has_an_entry() -> None:
     assert "connection refused" in entry.validity.findings[0].message
 
 
-def test_evidence_of_any_type_becomes_json(make_result: Make) -> None:
+def test_evidence_of_any_type_becomes_json() -> None:
     seen = {"n": np.int64(3), "nan": float("nan"), "set": {"b", "a"}, "array": np.array([1.5, 2.0])}
     status = RequirementStatus("M-1-one", "MUST", Status.MET, "seen", seen, "blocks")
     result: TestResult = make_result()
@@ -118,13 +115,13 @@ def test_evidence_of_any_type_becomes_json(make_result: Make) -> None:
     }
 
 
-def test_a_table_that_comes_twice_under_one_title_is_a_mistake(make_result: Make) -> None:
+def test_a_table_that_comes_twice_under_one_title_is_a_mistake() -> None:
     table = Table("twice", "T", ("A",), ())
     with pytest.raises(ValueError, match="share an id and a title: twice, twice"):
         convert(make_result(tables=(table, table)))
 
 
-def test_one_table_per_level_keeps_order_and_gets_numbers(make_result: Make) -> None:
+def test_one_table_per_level_keeps_order_and_gets_numbers() -> None:
     tables = tuple(Table("itl_results", f"at {share} %", ("A",), ()) for share in (25, 50, 75))
     other = Table("itl_by_level", "all", ("A",), ())
     told = convert(make_result(tables=(*tables, other))).tables
@@ -132,7 +129,7 @@ def test_one_table_per_level_keeps_order_and_gets_numbers(make_result: Make) -> 
     assert told["itl_results.2"].title == "at 50 %"
 
 
-def test_an_entry_crosses_as_plain_json(make_result: Make) -> None:
+def test_an_entry_crosses_as_plain_json() -> None:
     entry = convert(make_result(), error="body failed", duration_s=3.5, shared=True)
     assert schema.TestEntry.model_validate(entry.plain()) == entry
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stored_results import make_report
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.redaction import keep_secret
@@ -64,7 +64,7 @@ def test_what_unpacks_to_very_much_is_not_read(tmp_path: Path) -> None:
         files.read_object(path, "baseline", absent="", damaged="")
 
 
-def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[..., schema.Report]) -> None:
+def test_a_canary_key_is_in_no_report(tmp_path: Path) -> None:
     entry = entries.entry_from_error(
         nodeid="a.py::a", test="ttft", section="5.1", error=f'401: key "{CANARY}" is not known'
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
+from stored_results import make_observation, make_report, make_result
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
-from pytest_llmbench.model.observation import EngineReadings, Observation
+from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import Level, Plot, TestResult
@@ -21,8 +21,6 @@ from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.store import entries, schema
 from pytest_llmbench.store.schema import DRAFT
 
-Make = Callable[..., TestResult]
-MakeObservation = Callable[..., Observation]
 CANARY = "sk-canary-0123456789"
 
 
@@ -68,9 +66,7 @@ def engine(**changes: Any) -> EngineReadings:
     return EngineReadings(**(values | changes))
 
 
-def test_a_level_keeps_its_numbers_and_its_place(
-    make_result: Make, make_observation: MakeObservation
-) -> None:
+def test_a_level_keeps_its_numbers_and_its_place() -> None:
     probe = make_observation(0)
     probe = replace(probe, plan=probe.plan.with_(phase=Phase.PROBE))
     result = make_result(observations=(probe, make_observation(1)), levels=(some_level(),))
@@ -90,14 +86,12 @@ def test_a_level_keeps_its_numbers_and_its_place(
     assert told["shared_from"] == "b.py::b"
 
 
-def test_a_level_without_a_kept_observation_points_nowhere(make_result: Make) -> None:
+def test_a_level_without_a_kept_observation_points_nowhere() -> None:
     levels = (some_level(observation=None), some_level(observation=7))
     assert [level.stretch for level in convert(make_result(levels=levels)).levels] == [None, None]
 
 
-def test_the_published_schema_takes_levels_and_engine_readings(
-    make_result: Make, make_observation: MakeObservation, make_report: Callable[..., schema.Report]
-) -> None:
+def test_the_published_schema_takes_levels_and_engine_readings() -> None:
     runs = (replace(make_observation(0), engine=engine()),)
     report = make_report(convert(make_result(levels=(some_level(),), observations=runs)))
     document = json.loads(json.dumps(report.plain()))
@@ -105,9 +99,7 @@ def test_the_published_schema_takes_levels_and_engine_readings(
     assert schema.Report.model_validate(document) == report
 
 
-def test_the_engine_is_summed_up_while_load_was_sent(
-    make_result: Make, make_observation: MakeObservation
-) -> None:
+def test_the_engine_is_summed_up_while_load_was_sent() -> None:
     run = replace(make_observation(0), engine=engine(), load_ended_ns=2_000_000_000)
     told = convert(make_result(observations=(run,))).stretches[0].engine
     assert told is not None
@@ -120,9 +112,7 @@ def test_the_engine_is_summed_up_while_load_was_sent(
     assert (told.source, told.max_num_seqs) == ("http://host:8000/metrics", 256)
 
 
-def test_a_stretch_says_where_it_ran_and_how_it_ended(
-    make_result: Make, make_observation: MakeObservation
-) -> None:
+def test_a_stretch_says_where_it_ran_and_how_it_ended() -> None:
     base = make_observation(0)
     run = replace(
         base,
@@ -135,7 +125,7 @@ def test_a_stretch_says_where_it_ran_and_how_it_ended(
     assert (told.shared_from, told.stopped, told.engine) == ("b.py::b", "nothing answered for 20 s", None)
 
 
-def test_no_secret_in_the_new_texts(make_result: Make, make_observation: MakeObservation) -> None:
+def test_no_secret_in_the_new_texts() -> None:
     level = some_level(
         fail_reasons=(f"401 {CANARY}",), saturation_reasons=(CANARY,), variant=CANARY, shared_from=CANARY
     )
@@ -145,7 +135,7 @@ def test_no_secret_in_the_new_texts(make_result: Make, make_observation: MakeObs
     assert CANARY not in json.dumps(Redactor([CANARY]).value(plain))
 
 
-def test_bands_and_axes_of_a_plot(make_result: Make) -> None:
+def test_bands_and_axes_of_a_plot() -> None:
     nan = float("nan")
     plot = Plot(
         "p", "T", "x", "y",
@@ -180,15 +170,13 @@ def _compliance(verdict: ComplianceVerdict) -> Compliance:
         (ComplianceVerdict.UNCONDITIONAL, None),
     ],
 )
-def test_what_keeps_the_test_from_the_next_class(
-    make_result: Make, verdict: ComplianceVerdict, expected: Any
-) -> None:
+def test_what_keeps_the_test_from_the_next_class(verdict: ComplianceVerdict, expected: Any) -> None:
     entry = convert(make_result(compliance=_compliance(verdict)))
     assert entry.plain()["compliance"]["next_class"] == expected
     assert schema.TestEntry.model_validate(entry.plain()) == entry
 
 
-def test_nobody_knows_what_an_unaudited_run_lacks(make_result: Make) -> None:
+def test_nobody_knows_what_an_unaudited_run_lacks() -> None:
     assert convert(make_result(compliance=None)).compliance.next_class is None
 
 

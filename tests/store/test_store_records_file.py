@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_results import make_record
 from stored_rows import rows_of
 
 from pytest_llmbench.errors import StoreError
@@ -31,7 +31,6 @@ from pytest_llmbench.store.schema import iso_utc
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
 HEADER = RecordsHeader(ANCHOR, "a.py::a", {"load": "20 req/s"})
-MakeRecord = Callable[..., RequestRecord]
 
 
 def _lines(path: Path) -> list[str]:
@@ -47,7 +46,7 @@ def _wait_for_lines(path: Path, count: int) -> list[str]:
     raise AssertionError(f"{path} never had {count} lines")
 
 
-def test_record_line_keeps_nanoseconds(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_record_line_keeps_nanoseconds(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER) as writer:
         writer.write(make_record(0), "measure")
@@ -57,7 +56,7 @@ def test_record_line_keeps_nanoseconds(tmp_path: Path, make_record: MakeRecord) 
     assert line["chunk_ns"] == [9_007_199_378_197_782, 9_007_199_384_740_994]
 
 
-def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_names_and_order_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER) as writer:
         writer.write(make_record(0), "measure")
@@ -193,7 +192,7 @@ def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
     assert header["plan"] == {"load": "20 req/s"}
 
 
-def test_rows_come_back(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_rows_come_back(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     written = [make_record(0, phase=Phase.WARMUP), make_record(1), make_record(2, Outcome.TIMEOUT)]
     with RecordsWriter(path, HEADER) as writer:
@@ -202,7 +201,7 @@ def test_rows_come_back(tmp_path: Path, make_record: MakeRecord) -> None:
     assert rows_of(path) == list(zip(written, ("warmup", "measure", "measure"), strict=True))
 
 
-def test_numpy_columns_are_written_as_lists(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_numpy_columns_are_written_as_lists(tmp_path: Path) -> None:
     row = make_record(0)
     row.chunk_ns = np.array([1, 2], dtype=np.int64)  # type: ignore[assignment]
     row.output_tokens = np.int64(7)  # type: ignore[assignment]
@@ -212,7 +211,7 @@ def test_numpy_columns_are_written_as_lists(tmp_path: Path, make_record: MakeRec
     assert (read.chunk_ns, read.output_tokens) == ([1, 2], 7)
 
 
-def test_records_reach_the_disk_while_the_run_goes_on(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_records_reach_the_disk_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER, flush_interval_s=0.02) as writer:
         writer.write(make_record(0))
@@ -257,7 +256,7 @@ def test_records_of_another_version(tmp_path: Path) -> None:
         read_runs(path)
 
 
-def test_a_canary_key_is_in_no_record(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_a_canary_key_is_in_no_record(tmp_path: Path) -> None:
     canary = "sk-canary-0123456789"
     row = make_record(0, Outcome.HTTP_ERROR)
     row.error = f"401: {canary} is not known"
@@ -278,7 +277,7 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
         RecordsWriter(tmp_path / "file" / "r.jsonl", HEADER)
 
 
-def test_a_disk_that_fails_later_is_told_at_the_end(make_record: MakeRecord) -> None:
+def test_a_disk_that_fails_later_is_told_at_the_end() -> None:
     reader, pipe = os.pipe()
     try:
         writer = RecordsWriter(Path(f"/proc/self/fd/{pipe}"), HEADER, flush_interval_s=60)
@@ -292,7 +291,7 @@ def test_a_disk_that_fails_later_is_told_at_the_end(make_record: MakeRecord) -> 
         os.close(pipe)
 
 
-def test_a_failed_disk_does_not_hide_what_ended_the_run(make_record: MakeRecord) -> None:
+def test_a_failed_disk_does_not_hide_what_ended_the_run() -> None:
     reader, pipe = os.pipe()
 
     def run() -> None:
@@ -313,13 +312,13 @@ def _stalled(pipe: int, most_waiting: int) -> RecordsWriter:
     return RecordsWriter(Path(f"/proc/self/fd/{pipe}"), HEADER, most_waiting=most_waiting)
 
 
-def _long(make_record: MakeRecord, index: int) -> RequestRecord:
+def _long(index: int) -> RequestRecord:
     row = make_record(index)
     row.error = "e" * 1000
     return row
 
 
-def test_a_disk_that_stands_still_makes_writing_wait_and_loses_nothing(make_record: MakeRecord) -> None:
+def test_a_disk_that_stands_still_makes_writing_wait_and_loses_nothing() -> None:
     """A pipe takes 64 KiB before it stands still; some 2 KiB a line, 200 KiB may wait."""
     reader, pipe = os.pipe()
     read: list[bytes] = []
@@ -328,7 +327,7 @@ def test_a_disk_that_stands_still_makes_writing_wait_and_loses_nothing(make_reco
 
     def write() -> None:
         for index in range(1000):
-            writer.write(_long(make_record, index))
+            writer.write(_long(index))
             written.append(index)
         writer.close()
 
@@ -354,41 +353,37 @@ def test_a_disk_that_stands_still_makes_writing_wait_and_loses_nothing(make_reco
     assert 0.2 < waited.value < 10
 
 
-def test_what_is_larger_than_all_that_may_wait_is_written_too(
-    tmp_path: Path, make_record: MakeRecord
-) -> None:
+def test_what_is_larger_than_all_that_may_wait_is_written_too(tmp_path: Path) -> None:
     with RecordsWriter(tmp_path / "r.jsonl", HEADER, most_waiting=10) as writer:
         for index in range(30):
-            writer.write(_long(make_record, index))
+            writer.write(_long(index))
     assert [row.index for row, _ in rows_of(tmp_path / "r.jsonl")] == list(range(30))
 
 
-def test_a_disk_that_has_failed_holds_nothing_up(make_record: MakeRecord) -> None:
+def test_a_disk_that_has_failed_holds_nothing_up() -> None:
     reader, pipe = os.pipe()
     try:
         writer = _stalled(pipe, 5000)
         os.close(reader)
         for index in range(50):
-            writer.write(_long(make_record, index))
+            writer.write(_long(index))
         with pytest.raises(StoreError, match="50 records could not be written"):
             writer.close()
     finally:
         os.close(pipe)
 
 
-def test_a_disk_that_keeps_up_is_not_worth_a_word(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_a_disk_that_keeps_up_is_not_worth_a_word(tmp_path: Path) -> None:
     with RecordsWriter(tmp_path / "r.jsonl", HEADER) as writer:
         writer.write(make_record(0))
     assert writer.notes == ()
 
 
-def test_much_that_waits_is_written_before_the_second_is_over(
-    tmp_path: Path, make_record: MakeRecord
-) -> None:
+def test_much_that_waits_is_written_before_the_second_is_over(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER, flush_interval_s=60, most_waiting=20_000) as writer:
         for index in range(12):
-            writer.write(_long(make_record, index))
+            writer.write(_long(index))
         assert len(_wait_for_lines(path, 4)) >= 4
 
 
@@ -406,7 +401,7 @@ def test_instants_round_down_to_milliseconds(wall_ns: int) -> None:
     assert int(seconds) == wall_ns // 1_000_000
 
 
-def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     row = make_record(0)
     row.preemptions, row.server_token_ns = 2, [5, 6]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from stored_results import make_record
 from stored_rows import rows_of
 
 from pytest_llmbench.columns import StoredRecords
@@ -20,7 +20,6 @@ from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
@@ -31,7 +30,6 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 HEADER = RecordsHeader(ClockAnchor(0, 0), "a.py::a", {})
 SHORT = SyntheticWorkload("short", Uniform(8, 16), Uniform(40, 70))
-MakeRecord = Callable[..., RequestRecord]
 SCENARIO = "fast?fault=reset&fault_rate=0.03&server_timestamps=true&eos_mean_tokens=60"
 
 
@@ -116,7 +114,7 @@ def test_each_kind_of_file_is_smaller_than_the_one_before(replayed: tuple[Path, 
     assert sizes[2] < sizes[0] / 4
 
 
-def test_a_packed_file_is_read_up_to_any_cut(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_a_packed_file_is_read_up_to_any_cut(tmp_path: Path) -> None:
     path, cut = tmp_path / "r.jsonl.gz", tmp_path / "cut.jsonl.gz"
     with RecordsWriter(path, HEADER, flush_interval_s=0.01) as writer:
         begun = path.stat().st_size
@@ -138,7 +136,7 @@ def test_a_packed_file_is_read_up_to_any_cut(tmp_path: Path, make_record: MakeRe
     assert read_runs(path).dropped is None
 
 
-def test_damage_in_a_packed_file_is_said(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_damage_in_a_packed_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl.gz"
     with RecordsWriter(path, HEADER) as writer:
         for index in range(50):
@@ -153,7 +151,7 @@ def test_damage_in_a_packed_file_is_said(tmp_path: Path, make_record: MakeRecord
         read_runs(path)
 
 
-def test_runs_are_told_apart_by_their_labels(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_runs_are_told_apart_by_their_labels(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER) as writer:
         for index, label in enumerate(["probe", "run 1", "run 1", "run 2", "probe"]):
@@ -169,7 +167,7 @@ def test_runs_are_told_apart_by_their_labels(tmp_path: Path, make_record: MakeRe
     assert told.dropped is None
 
 
-def test_a_cut_end_is_left_out_and_other_damage_raises(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_a_cut_end_is_left_out_and_other_damage_raises(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with RecordsWriter(path, HEADER) as writer:
         for index in range(3):
