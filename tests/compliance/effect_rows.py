@@ -117,5 +117,3 @@ ROWS: Mapping[str, Mapping[str, Own]] = {
     "long_context": LONG_CONTEXT,
     "guardrail": GUARDRAIL,
 }
-
-__all__ = ["ROWS"]

@@ -136,20 +136,3 @@ def with_listed(key: str, place: int, /, **changes: Any) -> Mutation:
         return stating({key: entries})(evidence)
 
     return mutate
-
-
-__all__ = [
-    "columns_of",
-    "find",
-    "long_tail",
-    "metric_times",
-    "only_levels",
-    "plan_of",
-    "records_of",
-    "run_of",
-    "with_level",
-    "with_level_metric",
-    "with_levels",
-    "with_listed",
-    "without_levels",
-]

@@ -153,5 +153,3 @@ ROWS: Mapping[str, Mapping[str, Own]] = {
     "itl": ITL,
     "capacity": CAPACITY,
 }
-
-__all__ = ["ROWS", "Own", "own"]

@@ -229,6 +229,13 @@ _WARMUP_FACTS = (
 )
 
 
+FROM_FIRST_BYTE = (
+    *("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns"),
+    *("last_content_ns", "finished_ns"),
+)
+"""The instants of a reply."""
+
+
 def later_at_first(delay_ns: int, rows: int = 1) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
     """The first request was answered so much later: the system was cold."""
 
@@ -244,12 +251,7 @@ def cold_start() -> Evidence:
     slow_ns = 5_000_000_000
     return together(
         with_columns(
-            first_content_ns=later_at_first(slow_ns),
-            first_nonempty_ns=later_at_first(slow_ns),
-            first_byte_ns=later_at_first(slow_ns),
-            first_event_ns=later_at_first(slow_ns),
-            last_content_ns=later_at_first(slow_ns),
-            finished_ns=later_at_first(slow_ns),
+            **dict.fromkeys(FROM_FIRST_BYTE, later_at_first(slow_ns)),
             chunk_ns=later_at_first(slow_ns, CHUNKS),
         ),
         restated,

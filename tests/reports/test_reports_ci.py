@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from outcome_samples import failed, regressed, void
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from sample_report import make_report
 
 from pytest_llmbench.reports.ci_files import (
     annotations_text,
@@ -297,9 +298,7 @@ def test_what_is_undefined_is_left_out_and_never_zero(one: Entry, bad: float | N
 
 
 @pytest.mark.parametrize("render", RENDERERS, ids=lambda render: render.__name__)
-def test_a_report_without_tests_has_a_file_too(
-    make_report: Callable[..., Entry], render: Callable[[Entry], str]
-) -> None:
+def test_a_report_without_tests_has_a_file_too(render: Callable[[Entry], str]) -> None:
     text = render(make_report())
     if render is gitlab_metrics:
         assert not any(samples(text).values())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_report import make_report
 
 from pytest_llmbench import load_report
 from pytest_llmbench.metrics.definitions import is_metric
@@ -66,9 +67,7 @@ def test_tails_that_the_sample_does_not_carry(entry: Entry) -> None:
     assert test.claim("e2e.p99") == "not measured"
 
 
-def test_only_percentiles_that_may_be_claimed_are_marked(
-    entry: Entry, make_result: Callable[..., Any]
-) -> None:
+def test_only_percentiles_that_may_be_claimed_are_marked(entry: Entry) -> None:
     assert list(TestView(entry).plots["ttft_cdf"]["marks"]) == ["P50", "limit P99"]
     whole = copy.deepcopy(entry)
     for metric in whole["metrics"].values():
@@ -136,7 +135,7 @@ def test_fact_text(value: Any, text: str) -> None:
     assert fact_text(value) == text
 
 
-def test_identification_from_facts(make_report: Callable[..., Entry]) -> None:
+def test_identification_from_facts() -> None:
     facts = {
         "sut.model.name": "tiny-7b",
         "sut.model.version": "v2",
@@ -162,7 +161,7 @@ def test_the_digest_of_a_simulated_model_is_left_out(report: Entry, origin: str,
     assert ReportView({**report, "sut": {**report["sut"], "facts": facts}}).model == told
 
 
-def test_undisclosed_hardware_is_said(make_report: Callable[..., Entry]) -> None:
+def test_undisclosed_hardware_is_said() -> None:
     assert ReportView(make_report(**{"sut.hardware.disclosed": False})).hardware == "undisclosed"
 
 

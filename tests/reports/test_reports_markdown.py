@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from outcome_samples import failed, regressed, void
+from sample_report import make_report
 
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
@@ -232,7 +233,7 @@ def test_of_hundreds_of_tests_only_what_fits_is_made(report: Entry) -> None:
     assert len(markdown_report(report | {"tests": tests}).encode()) <= MAX_BYTES
 
 
-def test_a_report_without_tests(make_report: Any) -> None:
+def test_a_report_without_tests() -> None:
     assert markdown_report(make_report()).startswith("## LLM benchmark: no test ran\n")
 
 

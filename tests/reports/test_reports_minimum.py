@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import sample_results
+from sample_report import make_report, make_result
 
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.numbers import estimate
@@ -28,9 +28,7 @@ FACTS = {
 }
 
 
-def test_every_field_in_its_place(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_every_field_in_its_place() -> None:
     entry = entries.entry_from_result(
         make_result(failed=0), nodeid="g.py::t", outcome="passed", records_file=None
     )
@@ -126,7 +124,7 @@ def test_without_an_audit_nothing_is_said_to_be_in_order(report: Entry) -> None:
     assert "- Deviations: not audited\n" in minimum_report(report)
 
 
-def test_no_test_at_all(make_report: Callable[..., Entry]) -> None:
+def test_no_test_at_all() -> None:
     lines = minimum_report(make_report()).splitlines()
     assert lines[0] == "=== LLM Benchmark Report (Minimum) ==="
     assert lines[-1] == "=== End Report ==="
@@ -141,9 +139,7 @@ def _entry(result: TestResult) -> Any:
     return entries.entry_from_result(result, nodeid=f"g.py::{result.test}", outcome="passed")
 
 
-def test_all_six_key_results(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_all_six_key_results() -> None:
     base = make_result(failed=0)
     constrained = sample_results.throughput(base, {"ttft_p99_ms": 500, "tpot_p99_ms": 60})
     loose = sample_results.throughput(base, {"ttft_p99_ms": 1000})
@@ -161,9 +157,7 @@ def test_all_six_key_results(
     assert "- Latencies:" not in text
 
 
-def test_a_lower_bound_is_said_to_be_one(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_a_lower_bound_is_said_to_be_one() -> None:
     result = sample_results.throughput(make_result())
     known = result.metrics["max_output_token_throughput"]
     bound = known.at_least(Reason.RANGE_ENDED, "every tested load held")
@@ -173,9 +167,7 @@ def test_a_lower_bound_is_said_to_be_one(
     )
 
 
-def test_a_maximum_within_limits_on_latency_is_called_that(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_a_maximum_within_limits_on_latency_is_called_that() -> None:
     known = sample_results.throughput(make_result()).metrics["max_output_token_throughput"]
     result = sample_results.throughput(make_result(), {"ttft_p99_ms": 1000})
     result = replace(result, metrics={**result.metrics, "max_output_token_throughput": known})
@@ -183,17 +175,13 @@ def test_a_maximum_within_limits_on_latency_is_called_that(
     assert told[4] == "- Max Throughput: 2847 tok/s [2733, 2961], within the limits on latency"
 
 
-def test_another_constraint_is_not_the_one_asked_for(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_another_constraint_is_not_the_one_asked_for() -> None:
     loose = sample_results.throughput(make_result(), {"ttft_p99_ms": 1000})
     results = _key_results(minimum_report(make_report(_entry(loose))))
     assert results[4:] == ["- Max Throughput: not measured", "- Throughput at P99 TTFT < 500ms: not measured"]
 
 
-def test_without_a_ttft_test_a_reported_level_stands_in(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_without_a_ttft_test_a_reported_level_stands_in() -> None:
     capacity = sample_results.capacity(make_result())
     text = minimum_report(make_report(_entry(sample_results.itl(make_result())), _entry(capacity)))
     assert (
@@ -207,9 +195,7 @@ def test_without_a_ttft_test_a_reported_level_stands_in(
     assert "- Latencies: from the test capacity, at 64 in flight (reported)\n" in text
 
 
-def test_an_invalid_throughput_test_reports_nothing(
-    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
-) -> None:
+def test_an_invalid_throughput_test_reports_nothing() -> None:
     report = make_report(_entry(sample_results.throughput(make_result(), {"ttft_p99_ms": 500})))
     report["tests"][0]["validity"]["verdict"] = "invalid"
     assert all(line.endswith(": not measured") for line in _key_results(minimum_report(report)))
