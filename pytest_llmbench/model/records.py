@@ -385,16 +385,7 @@ class Records(
 
     def _joined(self, parts: Sequence[Records]) -> Records:
         """:meth:`concatenate` for several parts, this one included."""
-        columns: dict[str, Any] = {}
-        for column in fields(Records):
-            values = [getattr(part, column.name) for part in parts]
-            if isinstance(values[0], np.ndarray):
-                columns[column.name] = np.concatenate(values)
-            else:
-                columns[column.name] = [entry for value in values for entry in value]
-        for name in RAGGED:
-            columns[name] = offsets_of(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
-        return Records(**columns)
+        return Records(**{name: _joined_column(parts, name) for name in _NAMES})
 
 
 class JoinedRecords(Records):
@@ -412,14 +403,7 @@ class JoinedRecords(Records):
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS:
             raise AttributeError(name)
-        values = [getattr(part, name) for part in self._parts]
-        column: Any
-        if name in RAGGED:
-            column = offsets_of(np.concatenate(list(map(np.diff, values))))
-        elif isinstance(values[0], np.ndarray):
-            column = np.concatenate(values)
-        else:
-            column = list(chain.from_iterable(values))
+        column = _joined_column(self._parts, name)
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
         object.__setattr__(self, name, column)
@@ -465,6 +449,13 @@ class JoinedRecords(Records):
 _NAMES = tuple(column.name for column in fields(Records))
 _OF_REQUESTS = tuple(name for name in _NAMES if name not in IN_RAGGED)
 _COLUMNS = frozenset(_NAMES)
+
+
+def _joined_column(parts: Sequence[Records], name: str) -> Any:
+    values = [getattr(part, name) for part in parts]
+    if name in RAGGED:
+        return offsets_of(np.concatenate(list(map(np.diff, values))))
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else [*chain.from_iterable(values)]
 
 
 def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:
