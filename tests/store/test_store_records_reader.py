@@ -92,7 +92,12 @@ def test_every_metric_comes_out_the_same(
     path, seen = stored
     monkeypatch.setattr(records_file, "MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(records_file, "ROWS", 70)
+    flush, at_once = records_file._Filling._flush, list[int]()
+    monkeypatch.setattr(
+        records_file._Filling, "_flush", lambda filling: (at_once.append(len(filling.rows)), flush(filling))
+    )
     (run,) = read_runs(path).runs
+    assert max(at_once) == 70
     assert run.label == "measure"
     again = run.records
     assert isinstance(again, StoredRecords) == (memory_bytes == 1000)
