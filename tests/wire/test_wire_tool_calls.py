@@ -205,32 +205,17 @@ def test_messages_have_input_schemas_and_an_output_config():
     assert asked("anthropic-messages", StructuredOutput.of(TOOLS, SCHEMA))["tool_choice"] == {"type": "none"}
 
 
+CALLED = {"type": "function_call", "name": "weather"}
 RESPONSES = [
-    {
-        "type": "response.output_item.added",
-        "output_index": 1,
-        "item": {"type": "function_call", "name": "weather"},
-    },
+    {"type": "response.output_item.added", "output_index": 1, "item": CALLED},
     {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '{"city":'},
     {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '"A"}'},
     {"type": "response.completed", "response": {"status": "completed"}},
 ]
 MESSAGES = [
-    {
-        "type": "content_block_start",
-        "index": 1,
-        "content_block": {"type": "tool_use", "name": "weather", "input": {}},
-    },
-    {
-        "type": "content_block_delta",
-        "index": 1,
-        "delta": {"type": "input_json_delta", "partial_json": '{"city":'},
-    },
-    {
-        "type": "content_block_delta",
-        "index": 1,
-        "delta": {"type": "input_json_delta", "partial_json": '"A"}'},
-    },
+    block("start", 1, {"type": "tool_use", "name": "weather", "input": {}}),
+    block("delta", 1, {"type": "input_json_delta", "partial_json": '{"city":'}),
+    block("delta", 1, {"type": "input_json_delta", "partial_json": '"A"}'}),
     {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
     {"type": "message_stop"},
 ]
@@ -340,51 +325,38 @@ def test_names_in_pieces_and_calls_without_arguments():
     ]
 
 
+def of_messages() -> bytes:
+    said = {"type": "tool_use", "name": "weather"}
+    return sse(
+        block("start", 0, {**said, "id": "a", "input": {}}),
+        block("delta", 0, {"partial_json": ONE}),
+        block("start", 1, {**said, "id": "b", "input": json.loads(OTHER)}),
+    )
+
+
+def of_responses() -> bytes:
+    kind = "response.function_call_arguments.delta"
+    return b"".join(
+        sse(
+            {"type": "response.output_item.added", "item": {"name": "weather", "id": identity}},
+            {"type": kind, "item_id": identity, "delta": arguments},
+        )
+        for identity, arguments in (("a", ONE), ("b", OTHER))
+    )
+
+
+def of_ollama() -> bytes:
+    calls = [{"function": {"name": "weather", "arguments": json.loads(each)}} for each in (ONE, OTHER)]
+    lines = (json.dumps({"message": {"tool_calls": [call]}, "done": False}) for call in calls)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
 @pytest.mark.parametrize(
     ("api", "body"),
     [
-        (
-            "anthropic-messages",
-            sse(
-                block("start", 0, {"type": "tool_use", "id": "a", "name": "weather", "input": {}}),
-                block("delta", 0, {"partial_json": ONE}),
-                block(
-                    "start", 1, {"type": "tool_use", "id": "b", "name": "weather", "input": json.loads(OTHER)}
-                ),
-            ),
-        ),
-        (
-            "openai-responses",
-            sse(
-                *(
-                    each
-                    for identity, arguments in (("a", ONE), ("b", OTHER))
-                    for each in (
-                        {"type": "response.output_item.added", "item": {"name": "weather", "id": identity}},
-                        {
-                            "type": "response.function_call_arguments.delta",
-                            "item_id": identity,
-                            "delta": arguments,
-                        },
-                    )
-                )
-            ),
-        ),
-        (
-            "ollama-chat",
-            b"".join(
-                json.dumps(
-                    {
-                        "message": {
-                            "tool_calls": [{"function": {"name": "weather", "arguments": json.loads(each)}}]
-                        },
-                        "done": False,
-                    }
-                ).encode()
-                + b"\n"
-                for each in (ONE, OTHER)
-            ),
-        ),
+        ("anthropic-messages", of_messages()),
+        ("openai-responses", of_responses()),
+        ("ollama-chat", of_ollama()),
     ],
 )
 def test_calls_of_other_apis_are_told_apart(api, body):
