@@ -23,6 +23,10 @@ def body(payload: Any) -> bytes:
 
 
 GUARD = {"error": {"message": "Blocked", "provider_specific_fields": {"guardrail_mode": "pre_call"}}}
+FULL = {"error": {"type": "rate_limit_error", "code": "admission_queue_full"}}
+TOO_LONG = {"error": {"message": "too long", "param": "input_tokens", "code": 400}}
+BUSY = "The engine is currently busy and cannot accept new requests."
+BACKLOG = "The engine has reached its prefill token backlog limit."
 AZURE = {
     "error": {"message": "filtered", "code": "x", "innererror": {"code": "ResponsibleAIPolicyViolation"}}
 }
@@ -32,29 +36,14 @@ AZURE = {
     ("status", "headers", "payload", "outcome"),
     [
         (429, {}, b"", Outcome.RATE_LIMITED),
-        (
-            429,
-            {},
-            {"error": {"type": "rate_limit_error", "code": "admission_queue_full"}},
-            Outcome.RATE_LIMITED,
-        ),
+        (429, {}, FULL, Outcome.RATE_LIMITED),
         (429, {}, {"error": {"message": "content_policy"}}, Outcome.RATE_LIMITED),
         (503, {"Retry-After": "3"}, b"", Outcome.RATE_LIMITED),
         (529, {}, {"type": "error", "error": {"type": "overloaded_error"}}, Outcome.RATE_LIMITED),
         (503, {}, {"error": "Server overloaded, please retry shortly"}, Outcome.RATE_LIMITED),
         (503, {}, {"error": {"message": "The request queue is full", "code": 503}}, Outcome.RATE_LIMITED),
-        (
-            503,
-            {},
-            {"error": {"message": "The engine is currently busy and cannot accept new requests."}},
-            Outcome.RATE_LIMITED,
-        ),
-        (
-            503,
-            {},
-            {"error": {"message": "The engine has reached its prefill token backlog limit."}},
-            Outcome.RATE_LIMITED,
-        ),
+        (503, {}, {"error": {"message": BUSY}}, Outcome.RATE_LIMITED),
+        (503, {}, {"error": {"message": BACKLOG}}, Outcome.RATE_LIMITED),
         (503, {}, {"error": {"message": "Request failed; please retry"}}, Outcome.HTTP_ERROR),
         (503, {}, {"error": {"code": 503, "message": "Loading model"}}, Outcome.HTTP_ERROR),
         (503, {}, b"no healthy upstream", Outcome.HTTP_ERROR),
@@ -68,12 +57,7 @@ AZURE = {
         (403, {}, GUARD, Outcome.REFUSED),
         (400, {}, AZURE, Outcome.REFUSED),
         (400, {}, {"error": {"message": "Guardrail regexx not found"}}, Outcome.HTTP_ERROR),
-        (
-            400,
-            {},
-            {"error": {"message": "too long", "param": "input_tokens", "code": 400}},
-            Outcome.HTTP_ERROR,
-        ),
+        (400, {}, TOO_LONG, Outcome.HTTP_ERROR),
         (401, {}, {"error": {"message": "bad key"}}, Outcome.HTTP_ERROR),
         (404, {}, {"detail": "Not Found"}, Outcome.HTTP_ERROR),
         (404, {}, {"error": "no such content policy"}, Outcome.HTTP_ERROR),

@@ -21,95 +21,73 @@ def body(name: str, request: PlannedRequest = REQUEST, **options: Any) -> dict[s
     return decoded
 
 
-def test_chat_body():
-    assert body("openai-chat") == {
-        "model": "small",
-        "messages": [{"role": "user", "content": "Grüße 🦀"}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": 92,
-        "temperature": 0.0,
-    }
+TEXT = "Grüße 🦀"
+SAID = {"messages": [{"role": "user", "content": TEXT}]}
+USUAL = {"model": "small", "stream": True, "temperature": 0.0}
+COUNTED = {**USUAL, "stream_options": {"include_usage": True}, "max_tokens": 92}
+RESPONSE = {**USUAL, "input": TEXT, "store": False, "max_output_tokens": 92}
+OF_OLLAMA = {"num_predict": 92, "temperature": 0.0}
+OF_SGLANG = {"max_new_tokens": 92, "temperature": 0.0}
+WARM = PlannedRequest(0, max_tokens=1, input_tokens=1, text="a", temperature=0.5)
 
 
-def test_completions_body():
-    assert body("openai-completions") == {
-        "model": "small",
-        "prompt": "Grüße 🦀",
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": 92,
-        "temperature": 0.0,
-    }
-
-
-def test_responses_body():
-    assert body("openai-responses") == {
-        "model": "small",
-        "input": "Grüße 🦀",
-        "stream": True,
-        "store": False,
-        "max_output_tokens": 92,
-        "temperature": 0.0,
-    }
-    assert body("responses", ignore_eos=True, extra_body={"reasoning": {"effort": "low"}}) == {
-        **body("responses"),
-        "ignore_eos": True,
-        "reasoning": {"effort": "low"},
-    }
-
-
-def test_messages_body():
-    assert body("anthropic-messages") == {
-        "model": "small",
-        "max_tokens": 92,
-        "messages": [{"role": "user", "content": "Grüße 🦀"}],
-        "stream": True,
-        "temperature": 0.0,
-    }
-    assert body("messages", ignore_eos=True)["ignore_eos"] is True
-
-
-def test_ollama_bodies():
-    sampling = {"num_predict": 92, "temperature": 0.0}
-    assert body("ollama-chat") == {
-        "model": "small",
-        "messages": [{"role": "user", "content": "Grüße 🦀"}],
-        "stream": True,
-        "options": sampling,
-    }
-    extra = {"raw": True, "options": {"num_ctx": 4096}}
-    assert body("ollama-generate", extra_body=extra) == {
-        "model": "small",
-        "prompt": "Grüße 🦀",
-        "stream": True,
-        "options": {**sampling, "num_ctx": 4096},
-        "raw": True,
-    }
-
-
-def test_bodies_of_single_engines():
-    sampling = {"max_new_tokens": 92, "temperature": 0.0}
-    whole = {"text": "Grüße 🦀", "stream": True, "sampling_params": sampling}
-    assert body("sglang-generate") == whole
-    ids = body("sglang-generate", prompt_form="token_ids", ignore_eos=True)
-    assert ids["input_ids"] == [1, 2, 3, 4]
-    assert ids["sampling_params"] == {**sampling, "ignore_eos": True}
-    tgi = {"max_new_tokens": 92, "details": True, "do_sample": False}
-    assert body("tgi-generate") == {"inputs": "Grüße 🦀", "parameters": tgi}
-    warm = PlannedRequest(0, max_tokens=1, input_tokens=1, text="a", temperature=0.5)
-    assert body("tgi-generate", warm)["parameters"] == {
-        "max_new_tokens": 1,
-        "details": True,
-        "do_sample": True,
-        "temperature": 0.5,
-    }
-    assert body("triton-generate") == {
-        "text_input": "Grüße 🦀",
-        "max_tokens": 92,
-        "temperature": 0.0,
-        "stream": True,
-    }
+@pytest.mark.parametrize(
+    ("name", "options", "made"),
+    [
+        ("openai-chat", {}, {**COUNTED, **SAID}),
+        ("openai-completions", {}, {**COUNTED, "prompt": TEXT}),
+        ("openai-responses", {}, RESPONSE),
+        (
+            "responses",
+            {"ignore_eos": True, "extra_body": {"reasoning": {"effort": "low"}}},
+            {**RESPONSE, "ignore_eos": True, "reasoning": {"effort": "low"}},
+        ),
+        ("anthropic-messages", {}, {**USUAL, **SAID, "max_tokens": 92}),
+        ("messages", {"ignore_eos": True}, {**USUAL, **SAID, "max_tokens": 92, "ignore_eos": True}),
+        ("ollama-chat", {}, {"model": "small", **SAID, "stream": True, "options": OF_OLLAMA}),
+        (
+            "ollama-generate",
+            {"extra_body": {"raw": True, "options": {"num_ctx": 4096}}},
+            {
+                "model": "small",
+                "prompt": TEXT,
+                "stream": True,
+                "options": {**OF_OLLAMA, "num_ctx": 4096},
+                "raw": True,
+            },
+        ),
+        ("sglang-generate", {}, {"text": TEXT, "stream": True, "sampling_params": OF_SGLANG}),
+        (
+            "sglang-generate",
+            {"prompt_form": "token_ids", "ignore_eos": True},
+            {
+                "input_ids": [1, 2, 3, 4],
+                "stream": True,
+                "sampling_params": {**OF_SGLANG, "ignore_eos": True},
+            },
+        ),
+        (
+            "tgi-generate",
+            {},
+            {"inputs": TEXT, "parameters": {"max_new_tokens": 92, "details": True, "do_sample": False}},
+        ),
+        (
+            "tgi-generate",
+            {"request": WARM},
+            {
+                "inputs": "a",
+                "parameters": {"max_new_tokens": 1, "details": True, "do_sample": True, "temperature": 0.5},
+            },
+        ),
+        (
+            "triton-generate",
+            {},
+            {"text_input": TEXT, "max_tokens": 92, "temperature": 0.0, "stream": True},
+        ),
+    ],
+)
+def test_bodies(name, options, made):
+    assert body(name, **options) == made
 
 
 def test_a_path_may_name_the_model():
@@ -169,11 +147,6 @@ def test_what_the_request_does_not_hold_is_an_error():
     for name in ("completions", "sglang-generate"):
         with pytest.raises(GeneratorError, match="request 7: the request has no token ids"):
             body(name, bare, prompt_form="token_ids")
-
-
-def test_text_that_is_no_unicode_text_is_an_error():
-    with pytest.raises(GeneratorError, match="cannot be sent as UTF-8"):
-        body("chat", PlannedRequest(0, max_tokens=1, input_tokens=1, text="\ud800"))
 
 
 def test_ignore_eos_is_sent_only_when_asked_for():
