@@ -119,13 +119,12 @@ class Block:
 
 def in_order(blocks: Sequence[Block]) -> Block:
     """Join blocks into a single one that is in order of submission. The parts lose their columns on the way,
-    one after the other, so that little more memory is needed than theirs; a single one that is in order
-    already is given back."""
+    one after the other, so that little more memory is needed than theirs."""
     keys = np.concatenate([block.keys() for block in blocks])
     index = np.concatenate([block.columns["index"] for block in blocks])
     rising = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (index[1:] >= index[:-1]))
-    if len(blocks) == 1 and bool(rising.all()):
-        return blocks[0]
+    if bool(rising.all()):
+        return Block({name: _concatenated([block.columns.pop(name) for block in blocks]) for name in TYPES})
     order = np.lexsort((index, keys))
     places = {
         name: _entry_places(np.concatenate([block.columns[name] for block in blocks]), order)

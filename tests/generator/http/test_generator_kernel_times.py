@@ -8,15 +8,15 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from heard_link import Heard, linked, on_loop
 from scripted_server import HEAD, REPLY, Conversation, chunked, reply, text_event
 from virtual_clock import VirtualClock
 
 from pytest_llmbench.generator.http import sockets as module
-from pytest_llmbench.generator.http.links import Link, SocketLink
 from pytest_llmbench.generator.http.sockets import (
     SO_TIMESTAMPNS,
     TOLERANCE_NS,
@@ -26,7 +26,6 @@ from pytest_llmbench.generator.http.sockets import (
     stamps_a_datagram,
 )
 from pytest_llmbench.generator.http.transport import KERNEL, USER_SPACE, Stamping
-from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.timing import MonotonicClock
 
@@ -301,52 +300,20 @@ def test_a_reply_longer_than_the_buffer(serve, generator_for, plan, loop_factory
     assert len(seen.records.chunk_ns) == 3 * 2001
 
 
-class Heard:
-    """What a link told."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def attach(self, link: Link) -> None:
-        self.link = link
-
-    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
-        self.told.append(data)
-
-    def written(self, whole: bool) -> None:
-        self.told += ["written"] if whole else []
-
-    def ended(self, error: Exception | None) -> None:
-        self.told.append(("ended", type(error)))
-
-    def dropped(self) -> None:
-        self.told.append("dropped")
-
-
-async def linked() -> tuple[Heard, socket.socket]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    heard, times = Heard(), kernel_times(MonotonicClock())
+async def linked_to_64_bytes() -> tuple[Heard, socket.socket]:
+    times = kernel_times(MonotonicClock())
     assert times is not None
-    sockets = Sockets(asyncio.get_running_loop(), times, read_bytes=64)
-    await SocketLink.connect(heard, "127.0.0.1", listener.getsockname()[1], sockets)
-    other, _ = listener.accept()
-    listener.close()
-    return heard, other
+    return await linked(Sockets(asyncio.get_running_loop(), times, read_bytes=64))
 
 
 async def settle() -> None:
     await asyncio.sleep(0.05)
 
 
-def on_loop(factory: LoopFactory, course: Callable[[], object]) -> None:
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(course())  # type: ignore[arg-type]
-
-
 @LINUX
 def test_a_link_reads_to_the_end_and_says_so_once(loop_factory):
     async def course() -> None:
-        heard, other = await linked()
+        heard, other = await linked_to_64_bytes()
         other.sendall(b"a" * 100)
         other.close()
         await settle()
@@ -362,7 +329,7 @@ def test_a_link_reads_to_the_end_and_says_so_once(loop_factory):
 @LINUX
 def test_a_link_sends_what_the_kernel_would_not_take_at_once(loop_factory):
     async def course() -> None:
-        heard, other = await linked()
+        heard, other = await linked_to_64_bytes()
         assert not heard.link.write(b"x" * 20_000_000)
         assert not heard.link.write(b"y")
         received = await asyncio.to_thread(drain, other, 20_000_001)
@@ -389,7 +356,7 @@ def drain(sock: socket.socket, count: int) -> bytes:
 @LINUX
 def test_a_reset_is_told_with_its_error(loop_factory):
     async def course() -> None:
-        heard, other = await linked()
+        heard, other = await linked_to_64_bytes()
         other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         other.close()
         await settle()

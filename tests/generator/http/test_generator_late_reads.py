@@ -7,13 +7,13 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 
 import pytest
+from heard_link import Heard, linked, on_loop
 
 from pytest_llmbench.generator.http.http1 import _holds_several
-from pytest_llmbench.generator.http.links import Link, SocketLink
 from pytest_llmbench.generator.http.sockets import LATE_NS, Ancillary, KernelTimes, Sockets, kernel_times
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest
@@ -36,32 +36,6 @@ class Waits(KernelTimes):
         return time.monotonic_ns()
 
 
-class Heard:
-    """The reads of a link."""
-
-    def __init__(self) -> None:
-        self.reads: list[tuple[bytes, int, int | None]] = []
-
-    def attach(self, link: Link) -> None:
-        self.link = link
-
-    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
-        self.reads.append((data, at_ns, since_ns))
-
-    def written(self) -> None: ...
-
-    def ended(self, error: Exception | None) -> None: ...
-
-    def dropped(self) -> None: ...
-
-
-async def linked(sockets: Sockets) -> tuple[Heard, socket.socket]:
-    heard = Heard()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        await SocketLink.connect(heard, "127.0.0.1", listener.getsockname()[1], sockets)
-        return heard, listener.accept()[0]
-
-
 async def closed(sockets: Sockets, *ends: tuple[Heard, socket.socket]) -> None:
     for heard, other in ends:
         heard.link.close()
@@ -74,10 +48,6 @@ async def all_read(*heard: Heard, count: int = 1) -> None:
     async with asyncio.timeout(5):
         while any(len(each.reads) < count for each in heard):
             await asyncio.sleep(0.001)
-
-
-def run(course: Callable[[], object]) -> None:
-    asyncio.run(course())  # type: ignore[arg-type]
 
 
 @LINUX
@@ -95,8 +65,7 @@ def test_only_a_late_read_is_told_since_when(loop_factory):
         assert late <= heard.reads[1][1]
         await closed(sockets, (heard, other))
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(course())
+    on_loop(loop_factory, course)
 
 
 @LINUX
@@ -116,7 +85,7 @@ def test_what_is_read_after_a_late_read_in_the_same_round_is_late():
             assert heard.reads[1][2] is None
         await closed(sockets, *ends)
 
-    run(course)
+    on_loop(asyncio.new_event_loop, course)
 
 
 @LINUX
@@ -140,7 +109,7 @@ def test_a_loop_that_is_held_up_reads_two_chunks_as_one_and_knows_it():
         assert since_ns <= sent_ns <= at_ns - 20_000_000, "the true instant of the first lies between"
         await closed(sockets, (heard, other))
 
-    run(course)
+    on_loop(asyncio.new_event_loop, course)
 
 
 @LINUX
@@ -158,7 +127,7 @@ def test_what_one_packet_brought_came_together_however_late_it_is_read():
         assert apart == [False, True, False, False, True]
         await closed(sockets, (heard, other))
 
-    run(course)
+    on_loop(asyncio.new_event_loop, course)
 
 
 def exchange(stamps: Sequence[int], late: Sequence[tuple[int, int]]) -> Exchange:

@@ -6,20 +6,18 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import uvloop
+from heard_link import on_loop
 
 from pytest_llmbench.generator.http import sockets as sockets_module
 from pytest_llmbench.generator.http.sockets import KernelTimes, Sockets, TurnLimits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="epoll is Linux's")
-LOOPS = pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 TURNS = TurnLimits(busy_ns=10**18, chunks_apart_ns=0)
 """However slow, or fast, this machine is."""
 
@@ -65,13 +63,7 @@ class Pairs:
         self.sockets.close()
 
 
-def on(make_loop: MakeLoop, course: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=make_loop) as runner:
-        runner.run(course())
-
-
-@LOOPS
-def test_everyone_is_read_however_many_are_ready_at_once(make_loop):
+def test_everyone_is_read_however_many_are_ready_at_once(loop_factory):
     async def course() -> None:
         pairs = Pairs(150)
         for _, far in pairs.pairs:
@@ -79,11 +71,10 @@ def test_everyone_is_read_however_many_are_ready_at_once(make_loop):
         await pairs.until(lambda: pairs.bytes_read == [5] * 150)
         pairs.close()
 
-    on(make_loop, course)
+    on_loop(loop_factory, course)
 
 
-@LOOPS
-def test_many_wake_ups_turn_into_turns_and_few_reads_back(make_loop):
+def test_many_wake_ups_turn_into_turns_and_few_reads_back(loop_factory):
     async def course() -> None:
         pairs = Pairs(3, TURNS)
         turned = False
@@ -98,7 +89,7 @@ def test_many_wake_ups_turn_into_turns_and_few_reads_back(make_loop):
         await pairs.until(lambda: pairs.bytes_read[0] == 5)
         pairs.close()
 
-    on(make_loop, course)
+    on_loop(loop_factory, course)
 
 
 @pytest.mark.parametrize(("apart", "writes"), [("chunks_apart_ns", 0), ("requests_apart_ns", 1)])
@@ -113,11 +104,10 @@ def test_chunks_or_requests_close_together_are_not_for_turns(apart, writes):
             assert not pairs.sockets.in_turns
         pairs.close()
 
-    on(asyncio.new_event_loop, course)
+    on_loop(asyncio.new_event_loop, course)
 
 
-@LOOPS
-def test_it_can_be_closed_in_the_middle_of_turns(make_loop):
+def test_it_can_be_closed_in_the_middle_of_turns(loop_factory):
     async def course() -> None:
         failed: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context))
@@ -131,11 +121,10 @@ def test_it_can_be_closed_in_the_middle_of_turns(make_loop):
         await asyncio.sleep(0.01)
         assert failed == []
 
-    on(make_loop, course)
+    on_loop(loop_factory, course)
 
 
-@LOOPS
-def test_room_to_write_is_told_only_while_it_is_awaited(make_loop):
+def test_room_to_write_is_told_only_while_it_is_awaited(loop_factory):
     async def course() -> None:
         pairs = Pairs(1)
         near = pairs.pairs[0][0].fileno()
@@ -149,7 +138,7 @@ def test_room_to_write_is_told_only_while_it_is_awaited(make_loop):
         assert pairs.room_told == told
         pairs.close()
 
-    on(make_loop, course)
+    on_loop(loop_factory, course)
 
 
 def test_without_kernel_timers_each_read_wakes(monkeypatch):
@@ -165,4 +154,4 @@ def test_without_kernel_timers_each_read_wakes(monkeypatch):
         assert not pairs.sockets.in_turns
         pairs.close()
 
-    on(asyncio.new_event_loop, course)
+    on_loop(asyncio.new_event_loop, course)
