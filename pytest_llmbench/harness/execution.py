@@ -513,6 +513,7 @@ class SentBefore:
                 continue
             ids = request.token_ids
             prompt = str(request.text) if ids is None else ",".join(map(str, ids))
+            prompt += repr(request.media) if request.media else ""  # one question about many images
             digest = hashlib.blake2b(prompt.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
             repeated += digest in known
             known.add(digest)

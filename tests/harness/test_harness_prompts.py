@@ -15,6 +15,7 @@ from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.messages import Piece
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
@@ -97,6 +98,16 @@ def test_an_emptied_server_has_had_nothing() -> None:
     (finding,) = sent.findings("c")
     assert finding.value == 1.0
     assert sent.findings("c") == ()
+
+
+def test_one_question_about_many_images_is_many_prompts() -> None:
+    asked = tuple(Prompt("What is this?", 8, media=(Piece("image", seed, 56, 28),)) for seed in range(4))
+    plan = LoadPlan("measure", replace(_list(1), prompts=asked), ClosedLoop(1), 4, seed=1)
+    seen, sent = ReplayEngine(parse_scenario("fast")).run(plan), SentBefore()
+    sent.note("host", "a", seen)
+    assert sent.findings("a") == ()
+    sent.note("host", "b", seen)
+    assert [finding.value for finding in sent.findings("b")] == [1.0]
 
 
 def test_a_load_that_is_sent_again_is_found_by_its_seed_too() -> None:
