@@ -65,6 +65,19 @@ def on_a_grid_of(grid_ns: int) -> Mutation:
     )
 
 
+def in_one_chunk(evidence: Evidence) -> Evidence:
+    """Every reply arrives at once, at the instant of its first content."""
+    records = evidence.records
+    return with_columns(
+        chunk_offsets=lambda _: np.arange(REQUESTS + 1),
+        chunk_ns=lambda _: records.first_content_ns.copy(),
+        chunk_tokens=lambda _: records.output_tokens.copy(),
+        last_content_ns=lambda _: records.first_content_ns.copy(),
+    )(evidence)
+
+
+ONE_TOKEN_EACH = together(in_one_chunk, with_columns(output_tokens=lambda tokens: np.ones_like(tokens)))
+OTHER_SHA256 = "0" * 64
 AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
     "M-4.1-sut-boundary-declared": [
         (MET, "", stating({"sut.boundary": "custom"})),
@@ -107,7 +120,13 @@ AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
             together(stating({"sut.prefix_caching": "disabled"}), with_columns(cached_tokens=some(64))),
         ),
     ],
+    "M-4.3.3-deterministic-seed": [
+        (UNMET, "gives another sequence", stating({"workload.sequence_sha256": OTHER_SHA256})),
+    ],
     "P-A.1-synthetic-uniform-params": [
+        (UNMET, "gives another sequence", stating({"workload.sequence_sha256": OTHER_SHA256})),
+        (UNMET, "are not those of seed 42", with_run(sequence_sha256=OTHER_SHA256)),
+        (UNMET, "no evidence: sequence_sha256 of the run", with_run(sequence_sha256="")),
         (UNMET, "planned input lengths 127", with_columns(requested_input_tokens=some(127))),
         (UNMET, "planned output lengths", with_columns(requested_max_tokens=some(257))),
         (
@@ -148,7 +167,11 @@ AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
         (UNMET, "", stating({"warmup.probes_after_ms": [100.0, None, 100.0]})),
         (UNMET, "", stating({"warmup.probes_after_ms": [100.0, 111.0, 111.0]})),
     ],
-    "M-4.2.2-per-chunk-arrival": [(UNMET, "", with_columns(last_content_ns=lambda at: at - 1))],
+    "M-4.2.2-per-chunk-arrival": [
+        (UNMET, "", with_columns(last_content_ns=lambda at: at - 1)),
+        (UNMET, "not a stream", in_one_chunk),
+        (MET, "", ONE_TOKEN_EACH),
+    ],
     "M-4.2.5-request-isolation": [
         (
             UNMET,
@@ -166,6 +189,7 @@ AT_THE_GATEWAY: dict[str, list[tuple[Status, str, Mutation]]] = {
     ],
     "M-4.2.6-record-subsequent-tokens": [
         (UNMET, "1 of ", with_columns(chunk_tokens=some(MISSING, slice(400, 404)))),
+        (NOT_APPLICABLE, "", ONE_TOKEN_EACH),
     ],
     "M-4.7.4-timestamp-precision": [
         (MET, "", on_a_grid_of(1_000_000)),
@@ -226,22 +250,6 @@ def test_undisclosed_hardware_is_accepted_outside_the_engine_boundary(undisclose
 
 
 # Workload and sequence.
-
-
-def test_another_sequence_than_declared_is_not_deterministic() -> None:
-    other = sequence_sha256(SYNTHETIC_UNIFORM.requests(REQUESTS, SEED + 1))
-    evidence = gateway(stating({"workload.sequence_sha256": other}))
-    for entry in ("M-4.3.3-deterministic-seed", "P-A.1-synthetic-uniform-params"):
-        found = status(entry, evidence)
-        assert found.status is Status.UNMET
-        assert "gives another sequence" in found.reason
-
-
-def test_a_run_that_planned_other_requests_is_found_out() -> None:
-    other = with_run(sequence_sha256=sequence_sha256(SYNTHETIC_UNIFORM.requests(REQUESTS, SEED + 1)))
-    assert status("P-A.1-synthetic-uniform-params", gateway(other)).status is Status.UNMET
-    unknown = with_run(sequence_sha256="")
-    assert status("P-A.1-synthetic-uniform-params", gateway(unknown)).reason.startswith("no evidence")
 
 
 def in_a_part(name: str, seed: int) -> Evidence:
@@ -446,30 +454,6 @@ def test_the_coarser_of_declared_and_observed_clock_counts() -> None:
     found = status("M-4.2.1-timer-resolution-1ms", gateway(with_run(selfcheck=coarse)))
     assert found.status is Status.UNMET
     assert found.evidence["clock_resolution_ns"] == 15_600_000
-
-
-def in_one_chunk(evidence: Evidence) -> Evidence:
-    """Every reply arrives at once, at the instant of its first content."""
-    records = evidence.records
-    return with_columns(
-        chunk_offsets=lambda _: np.arange(REQUESTS + 1),
-        chunk_ns=lambda _: records.first_content_ns.copy(),
-        chunk_tokens=lambda _: records.output_tokens.copy(),
-        last_content_ns=lambda _: records.first_content_ns.copy(),
-    )(evidence)
-
-
-def test_replies_in_one_chunk_each_are_no_stream() -> None:
-    found = status("M-4.2.2-per-chunk-arrival", in_one_chunk(SITUATIONS["gateway"]()))
-    assert found.status is Status.UNMET
-    assert "not a stream" in found.reason
-
-
-def test_replies_of_one_token_each_need_no_second_chunk() -> None:
-    one_token = with_columns(output_tokens=lambda tokens: np.ones_like(tokens))
-    evidence = one_token(in_one_chunk(SITUATIONS["gateway"]()))
-    assert status("M-4.2.2-per-chunk-arrival", evidence).status is Status.MET
-    assert status("M-4.2.6-record-subsequent-tokens", evidence).status is Status.NOT_APPLICABLE
 
 
 def test_isolation_of_a_closed_loop_is_the_generators_alone() -> None:
