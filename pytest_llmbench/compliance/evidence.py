@@ -30,6 +30,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, PHASES, BoolColumn, IntColumn, JoinedRecords, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.stats.stationarity import in_flight_steps
 
 PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -417,11 +418,8 @@ def chunk_sizes(records: Records) -> ChunkSizes:
 def in_flight_peak(records: Records) -> int:
     """Most requests in flight at once, each from its dispatch to its end. An end frees its place first."""
     both = has(records.dispatched_ns) & has(records.finished_ns)
-    instants = np.concatenate((records.finished_ns[both], records.dispatched_ns[both]))
-    steps = np.concatenate((np.full(int(both.sum()), -1), np.ones(int(both.sum()), dtype=np.int64)))
-    if not len(instants):
-        return 0
-    return int(np.cumsum(steps[np.lexsort((steps, instants))]).max())
+    steps = in_flight_steps(records.dispatched_ns[both], records.finished_ns[both])
+    return int(steps.values.max(initial=0))
 
 
 def reported(result: TestResult, statistic: str) -> bool:
