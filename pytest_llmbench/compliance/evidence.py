@@ -393,11 +393,6 @@ class ChunkSizes(NamedTuple):
     """The chunks of exactly one token."""
     several: int
 
-    @property
-    def single_share(self) -> float | None:
-        """The share of single-token chunks among those with a token count; None where no chunk has one."""
-        return self.single / self.known if self.known else None
-
 
 def chunk_sizes(records: Records) -> ChunkSizes:
     chunks = known = single = several = 0

@@ -11,7 +11,8 @@ from pytest_llmbench.compliance.checks.generator import clock_resolves
 from pytest_llmbench.compliance.checks.levels import SWEEP, Tested, names_of, tested
 from pytest_llmbench.compliance.checks.registry import Checks, at_least, figures, one_of
 from pytest_llmbench.compliance.checks.throughput import shares_of_capacity
-from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError, chunk_sizes
+from pytest_llmbench.compliance.evidence import Answer, EvidenceView, NoEvidenceError
+from pytest_llmbench.metrics.chunking import single_token_share
 from pytest_llmbench.metrics.itl import ASKED, choose_option, server_clock_holds, server_clock_misfit
 from pytest_llmbench.model.draft import (
     FEWEST_TOKENS,
@@ -43,7 +44,7 @@ def option_declared(view: EvidenceView) -> Answer:
     option = view.need(StreamingFact.ITL_OPTION)
     if option != "direct":
         return view.answer(option in OPTIONS, f"option {option}", f"option {option!r} is not A, B or C")
-    share = chunk_sizes(view.records).single_share
+    share = single_token_share(view.records)
     view.note("single_token_share", share)
     return view.answer(
         share is not None and share > SINGLE_TOKEN_SHARE,
@@ -76,7 +77,7 @@ def approach(view: EvidenceView) -> Answer:
     records, option = view.records, view.need(StreamingFact.ITL_OPTION)
     if option not in OPTIONS:
         raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
-    share = chunk_sizes(records).single_share
+    share = single_token_share(records)
     several = share is None or share < 1.0
     server = len(records.server_token_ns) > 0 and server_clock_holds(records)
     misfit = server_clock_misfit(records) or 0.0
