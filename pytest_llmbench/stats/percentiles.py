@@ -1,9 +1,7 @@
 """Sample percentiles, and their intervals.
 
-Two estimators, to be declared and never mixed: ``linear``, interpolation between order statistics, type 7 of
-Hyndman and Fan (1996, The American Statistician 50), is what all figures of the draft are (AMB-36) and what
-other tools print. ``harrell-davis`` is a mean of all order statistics, steadier for P50 to P90; of a P99 of
-few samples it makes a blend with the maximum.
+Percentiles interpolate between order statistics, type 7 of Hyndman and Fan (1996, The American Statistician
+50), as all figures of the draft do (AMB-36) and what other tools print.
 
 **Independent samples**: two order statistics are a distribution-free interval. Of n independent samples the
 number below the true percentile is binomial(n, q / 100), whatever they are distributed like. So the ends are
@@ -39,7 +37,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -56,7 +54,6 @@ from pytest_llmbench.stats.spectral import (
     with_rise,
 )
 
-Estimator = Literal["linear", "harrell-davis"]
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 )
@@ -71,18 +68,15 @@ class Ordered(Protocol):
     def __getitem__(self, rank: int, /) -> Any: ...
 
 
-def percentile(samples: FloatArray, q: float, *, estimator: Estimator = "linear") -> float:
+def percentile(samples: FloatArray, q: float) -> float:
     """The q-th percentile, ``q`` from 0 to 100. ValueError without samples: there is no number to give."""
-    return float(percentiles(samples, (q,), estimator=estimator)[0])
+    return float(percentiles(samples, (q,))[0])
 
 
-def percentiles(samples: FloatArray, qs: Sequence[float], *, estimator: Estimator = "linear") -> FloatArray:
+def percentiles(samples: FloatArray, qs: Sequence[float]) -> FloatArray:
     """Several percentiles of the same samples. ValueError without samples."""
     if len(samples) == 0:
         raise ValueError("no samples, no percentile")
-    if estimator == "harrell-davis":
-        ordered = np.sort(samples)
-        return np.array([_harrell_davis(ordered, q) for q in qs])
     return np.asarray(np.percentile(samples, qs, method="linear"), dtype=np.float64)
 
 
@@ -102,18 +96,6 @@ def ordered_percentile(ordered: Ordered, q: float) -> float:
     if rank == low:
         return below
     return below + (rank - low) * (float(ordered[low + 1]) - below)
-
-
-def _harrell_davis(ordered: FloatArray, q: float) -> float:
-    """Harrell and Davis' estimate Σ w_i x_(i), w_i = I(i/n) - I((i-1)/n), I the distribution function of
-    Beta((n+1)p, (n+1)(1-p)) (1982, Biometrika 69). P0 and P100 are the extremes."""
-    if not 0 < q < 100:
-        return float(ordered[0] if q <= 0 else ordered[-1])
-    from scipy.special import betainc
-
-    n, share = len(ordered), q / 100
-    reached = betainc((n + 1) * share, (n + 1) * (1 - share), np.arange(n + 1) / n)
-    return float(np.diff(reached) @ ordered)
 
 
 def ordered_percentile_interval(

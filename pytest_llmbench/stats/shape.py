@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ import numpy.typing as npt
 from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import FloatArray
+
+if TYPE_CHECKING:
+    from pytest_llmbench.stats.clusters import Clusters
 
 PROMINENCE = 0.05
 """Least prominence of a peak that counts as a mode, relative to the highest peak."""
@@ -60,41 +64,27 @@ class Modality(NamedTuple):
         return len(self.modes) > 1
 
 
-class Pool(Protocol):
-    """A pool of many samples."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def ordered(self) -> Ordered: ...
-
-    def blocks(self) -> Iterator[FloatArray]: ...
-
-    def total(self, of: Callable[[FloatArray], Any]) -> float:
-        """The sum over all samples: Σ ``of(samples)``."""
-
-
+@dataclass(frozen=True, eq=False)
 class _Vector:
-    """A pool of samples in memory."""
+    """Samples in memory, gone through as :class:`~pytest_llmbench.stats.clusters.Clusters` are."""
 
-    def __init__(self, samples: FloatArray) -> None:
-        self._samples = samples
+    samples: FloatArray
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self.samples)
 
     @cached_property
     def ordered(self) -> Ordered:
-        return np.sort(self._samples)
+        return np.sort(self.samples)
 
     def blocks(self) -> Iterator[FloatArray]:
-        yield self._samples
+        yield self.samples
 
     def total(self, of: Callable[[FloatArray], Any]) -> float:
-        return float(np.sum(of(self._samples)))
+        return float(np.sum(of(self.samples)))
 
 
-def modality(samples: FloatArray | Pool) -> Modality:
+def modality(samples: FloatArray | Clusters) -> Modality:
     """The modes: peaks of a Gaussian kernel density of log sample with a prominence of at least 5 % of the
     highest.
 
@@ -135,7 +125,7 @@ def _histogram(counts: IntArray, low: float, width: float, samples: int) -> Hist
     return Histogram(tuple(edges.tolist()), tuple(shares.tolist()))
 
 
-def tail_variation(samples: FloatArray | Pool) -> float | None:
+def tail_variation(samples: FloatArray | Clusters) -> float | None:
     """Coefficient of variation of the excesses over P90: 1 for an exponential tail.
 
     ``None`` with fewer than 20 samples above P90.
@@ -160,11 +150,11 @@ def tail_class(variation: float) -> Tail:
     return "light" if variation < _LIGHT else "exponential"
 
 
-def _quartile_ranks(pool: Pool, zeros: int) -> list[int]:
+def _quartile_ranks(pool: _Vector | Clusters, zeros: int) -> list[int]:
     return [zeros + rank for rank in percentile_ranks(len(pool) - zeros, (25.0, 75.0))]
 
 
-def _bandwidth(pool: Pool, zeros: int) -> float:
+def _bandwidth(pool: _Vector | Clusters, zeros: int) -> float:
     n = len(pool) - zeros
     below = np.log([float(pool.ordered[rank]) for rank in _quartile_ranks(pool, zeros)])
     shares = [(n - 1) * q % 1.0 for q in (0.25, 0.75)]
@@ -182,7 +172,7 @@ def _logarithms(values: FloatArray) -> FloatArray:
     return np.log(values, out=np.zeros(len(values)), where=values > 0)
 
 
-def _pool(samples: FloatArray | Pool) -> Pool:
+def _pool(samples: FloatArray | Clusters) -> _Vector | Clusters:
     return _Vector(samples) if isinstance(samples, np.ndarray) else samples
 
 

@@ -4,11 +4,10 @@ Growth of a queue (saturation rule 1, AMB-14): the window is cut into five equal
 when its time-weighted mean rises strictly from segment to segment, by at least max(2, 20 % of the first) from
 the first to the last.
 
-Steadiness of a series (section 5.2.3.2): three questions with three answers. :func:`change_across` is the
-rule of the ledger: the least-squares slope over equal slices, times their number, is at most 10 % of the
-mean. It knows nothing of noise: with few requests per slice chance alone exceeds it now and then.
-:func:`drift` asks whether chance could, and how large the drift is. :func:`warm_up_end` says where the
-beginning, that differs from the rest, ends.
+Steadiness of a series (section 5.2.3.2): two questions with two answers. :func:`change_across` is the rule of
+the ledger: the least-squares slope over equal slices, times their number, is at most 10 % of the mean. It
+knows nothing of noise: with few requests per slice chance alone exceeds it now and then. :func:`drift` asks
+whether chance could, and how large the drift is.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.stats.dependence import memory
-from pytest_llmbench.stats.runs import FloatArray, Interval
+from pytest_llmbench.stats.runs import FloatArray
 
 SEGMENTS = 5
 _LEAST_RISE = 2.0
@@ -129,8 +128,6 @@ def is_growing(means: tuple[float, ...]) -> bool:
 
 
 MOST_CHANGE = 0.10
-BATCH = 5
-"""Batch size of MSER-5."""
 MOST_WINDOWS, FEWEST_WINDOWS = 20, 6
 _MEMORIES_PER_WINDOW = 4
 """Length of a window in memories: medians of windows that long are nearly independent."""
@@ -141,18 +138,15 @@ class Drift(NamedTuple):
 
     change: float
     """Theil–Sen slope per window · windows / median of the medians: relative, with its sign."""
-    interval: Interval
-    """The interval of the change."""
     p_value: float
     """The p-value of Mann and Kendall's two-sided test of "no monotone trend"."""
-    windows: int
 
-    def drifting(self, *, level: float = 0.95, most: float = MOST_CHANGE) -> bool:
-        """Whether the series drifts more than by chance, and by more than ``most``.
+    def drifting(self, *, most: float = MOST_CHANGE) -> bool:
+        """Whether the series drifts more than by chance (95 %), and by more than ``most``.
 
         Either alone is no reason to discard a measurement.
         """
-        return self.p_value < 1 - level and abs(self.change) > most
+        return self.p_value < 1 - 0.95 and abs(self.change) > most
 
 
 def least_squares_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
@@ -178,30 +172,9 @@ def change_across(slices: FloatArray) -> float | None:
     return slope * len(slices) / float(np.mean(slices))
 
 
-def warm_up_end(samples: FloatArray) -> int | None:
-    """How many samples in arrival order to drop before the rest is level, by MSER-5.
-
-    Of the means y_1 … y_k of batches of five, d are dropped so that Σ_{i>d} (y_i - ȳ_d)² / (k - d)² is least,
-    ȳ_d the mean of those that stay (White 1997, Simulation 69; White, Cobb and Spratt 2000). A minimum in the
-    second half of the series, or fewer than ten batches, give ``None``: the run is too short to have settled.
-    """
-    batches = len(samples) // BATCH
-    if batches < 2 * BATCH:
-        return None
-    means = np.asarray(samples[: batches * BATCH], dtype=np.float64).reshape(batches, BATCH).mean(axis=1)
-    means = means - means.mean()
-    # Sums over all that stay, for every d at once; the last few batches vary too little by chance.
-    stay = batches - np.arange(batches - BATCH)
-    sums = np.cumsum(means[::-1])[::-1][: len(stay)]
-    squares = np.cumsum(np.square(means)[::-1])[::-1][: len(stay)]
-    criterion = np.maximum(squares - np.square(sums) / stay, 0.0) / np.square(stay)
-    dropped = int(np.argmin(criterion))
-    return dropped * BATCH if dropped <= batches // 2 else None
-
-
-def drift(samples: FloatArray, *, level: float = 0.95) -> Drift | None:
+def drift(samples: FloatArray) -> Drift | None:
     """Trend over the medians of equal windows, in arrival order: Mann (1945) and Kendall's S, ties corrected,
-    and the slope of Theil and Sen (Sen 1968, JASA 63) with its interval.
+    and the slope of Theil and Sen (Sen 1968, JASA 63).
 
     Windows: at most 20, each four memories long, so that queueing is not taken for a trend; the memory is
     that of the series without its straight line. ``None`` where fewer than 6 fit: the run is too short to
@@ -219,28 +192,15 @@ def drift(samples: FloatArray, *, level: float = 0.95) -> Drift | None:
     middle = float(np.median(medians))
     if not middle > 0:
         return None
-    return _trend(medians, windows / middle, level)
-
-
-def _trend(medians: FloatArray, scale: float, level: float) -> Drift:
-    from scipy.special import ndtr, ndtri
+    from scipy.special import ndtr
 
     first, second = np.triu_indices(len(medians), 1)
-    slopes = np.sort((medians[second] - medians[first]) / (second - first))
+    slopes = (medians[second] - medians[first]) / (second - first)
     concordance = float(np.sign(slopes).sum())
     deviation = math.sqrt(_concordance_variance(medians))
     # With continuity correction; without any spread there is no trend either.
     score = max(0.0, abs(concordance) - 1) / deviation if deviation > 0 else 0.0
-    reach = float(ndtri((1 + level) / 2)) * deviation
-    below = math.floor((len(slopes) - reach) / 2) - 1
-    above = math.ceil((len(slopes) + reach) / 2)
-    ends = float(slopes[max(0, below)]), float(slopes[min(len(slopes) - 1, above)])
-    return Drift(
-        change=scale * float(np.median(slopes)),
-        interval=Interval(scale * ends[0], scale * ends[1]),
-        p_value=2 * float(ndtr(-score)),
-        windows=len(medians),
-    )
+    return Drift(windows / middle * float(np.median(slopes)), 2 * float(ndtr(-score)))
 
 
 def _concordance_variance(values: FloatArray) -> float:
