@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import StoreError, SuiteError, shown
 from pytest_llmbench.harness.execution import StoredRecords
-from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, per_request
+from pytest_llmbench.metrics.latency import FAMILIES, per_request
 from pytest_llmbench.model import records
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import BLOCK, IN_RAGGED, KINDS, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.redaction import outward_value
+from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.store.files import REPORT_NAME, Cell, read_report, whole_file, write_csv
 from pytest_llmbench.store.records_file import read_runs
 from pytest_llmbench.store.schema import LevelEntry, ObjectiveEntry, Report, TestEntry

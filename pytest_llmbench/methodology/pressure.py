@@ -231,14 +231,6 @@ _PROBE = SyntheticWorkload("recovery probe", Fixed(128), Fixed(16))
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
-    """The result of the probes before the overload."""
-
-    e2e_ms: float | None
-    sent: int
-
-
-@dataclass(frozen=True, slots=True)
 class Recovery:
     """The result of the probes after one level."""
 
@@ -254,28 +246,29 @@ def recovery_probes(setting: Setting, test: RequestSlice, **asked: Any) -> Reque
     return replace(test, workload=_PROBE).next_part(setting, "recovery probe", **asked)
 
 
-def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[Calm]:
-    """Send a few probes to the idle system; returns their median."""
+def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[float | None]:
+    """Send a few probes to the idle system; returns their median E2E in ms, None where none was answered."""
     values = []
     for number in range(PROBES_BEFORE):
         seen = probes.sent((yield _probe(setting, probes, number)))
         values += e2e_ms(seen.records).tolist()
-    return Calm(float(np.median(values)) if values else None, PROBES_BEFORE)
+    return float(np.median(values)) if values else None
 
 
 def recovered(
-    setting: Setting, probes: RequestSlice, calm: Calm, overload: Observation
+    setting: Setting, probes: RequestSlice, calm_ms: float | None, overload: Observation
 ) -> Procedure[Recovery]:
-    """Probe until the system is as fast as before, or the probes are used up."""
+    """Probe until the system is as fast as before, or the probes are used up. ``calm_ms``: see
+    :func:`before_overload`."""
     ended_ns = overload.ended_ns if overload.load_ended_ns is None else overload.load_ended_ns
     restarted = _restarted(overload)
     answered, number = False, 0
     while number < MOST_PROBES:
-        seen = probes.sent((yield _probe(setting, probes, calm.sent + number)))
+        seen = probes.sent((yield _probe(setting, probes, PROBES_BEFORE + number)))
         number += 1
         values = e2e_ms(seen.records)
         answered = answered or len(values) > 0
-        if len(values) and calm.e2e_ms is not None and values[0] <= SLOWER * calm.e2e_ms:
+        if len(values) and calm_ms is not None and values[0] <= SLOWER * calm_ms:
             return Recovery(_seconds((seen.ended_ns - ended_ns) / 1e9, number), restarted=restarted)
     state = "answers, but slower than before" if answered else "no longer answers"
     method = f"not recovered within {MOST_PROBES} probes: the system {state}"
@@ -288,7 +281,7 @@ def pressed(
     plan: Callable[[], LoadPlan],
     see: Callable[[Observation], Seen],
     probes: RequestSlice,
-    calm: Calm,
+    calm_ms: float | None,
 ) -> Procedure[tuple[Attempts, Recovery]]:
     """Run a level with its attempts, and the recovery after the last one. Like the first, a further attempt
     begins with a system that has recovered."""
@@ -299,10 +292,10 @@ def pressed(
         return see(run)
 
     def recover() -> Procedure[None]:
-        yield from recovered(setting, probes, calm, sent[-1])
+        yield from recovered(setting, probes, calm_ms, sent[-1])
 
     attempts = yield from attempted(plan, saw, setting.remeasure, needed=True, prepare=recover)
-    return attempts, (yield from recovered(setting, probes, calm, sent[-1]))
+    return attempts, (yield from recovered(setting, probes, calm_ms, sent[-1]))
 
 
 def _seconds(value: float, probes: int) -> Estimate:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.metrics.chunking import chunk_owners, chunk_weights
 from pytest_llmbench.metrics.summary import distribution
@@ -36,7 +35,6 @@ from pytest_llmbench.stats.stationarity import (
 
 COMPLETION_SHARE = 0.9
 _FIRST_REQUESTS = 5
-FloatArray = npt.NDArray[np.float64]
 _STUDENT = 3.182
 """Quantile of Student's t at 97.5 % for five slices, three degrees of freedom."""
 TREND_SLICES = 200

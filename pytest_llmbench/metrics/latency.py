@@ -14,7 +14,6 @@ from functools import wraps
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate, Reason
@@ -25,9 +24,8 @@ from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn,
 from pytest_llmbench.stats import runs as of_runs
 from pytest_llmbench.stats.backlog import Backlog, backlog
 from pytest_llmbench.stats.batching import slot_queue
-from pytest_llmbench.stats.runs import SPANS, Span, first_output_ns, latency_ms, streamed_tokens
+from pytest_llmbench.stats.runs import SPANS, FloatArray, Span, first_output_ns, latency_ms, streamed_tokens
 
-FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
 
 LAG_FLOOR_NS = HostLimits().send_lag_ns

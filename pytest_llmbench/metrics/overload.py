@@ -53,9 +53,9 @@ from pytest_llmbench.stats.batching import (
     family_of,
     load_at_full_slots,
 )
-from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.runs import FloatArray, IntArray
 from pytest_llmbench.stats.spectral import student_quantile
-from pytest_llmbench.stats.stationarity import IntArray, least_squares_slope
+from pytest_llmbench.stats.stationarity import least_squares_slope
 
 _LONG = 0.2
 """The share of the longest queue from which on a queue is long."""

@@ -19,7 +19,7 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import single_token_share
 from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.metrics.itl import ItlSamples, Option, itl_samples
-from pytest_llmbench.metrics.latency import FloatArray, by_blocks
+from pytest_llmbench.metrics.latency import by_blocks
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.estimate import LEVEL, Estimate, EstimateKind, Reason
@@ -27,6 +27,7 @@ from pytest_llmbench.model.observation import THINKING_ENDED, EngineReadings
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IN_RAGGED, MISSING, TOKEN_SOURCES, BoolColumn, Records
 from pytest_llmbench.stats.ratios import exact_share_interval, share_of
+from pytest_llmbench.stats.runs import FloatArray
 
 NOT_REPORTED = "the server does not report it"
 MOST_REASONS = 8

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.metrics.latency import by_blocks
 from pytest_llmbench.metrics.summary import distribution
@@ -22,9 +21,8 @@ from pytest_llmbench.model.numbers import number, percentage
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats.runs import streamed_tokens
+from pytest_llmbench.stats.runs import FloatArray, streamed_tokens
 
-FloatArray = npt.NDArray[np.float64]
 NOT_MEASURABLE = "not measurable"
 
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.chunking import differences
@@ -26,9 +25,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
 from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
 from pytest_llmbench.stats.percentiles import PERCENTILES, percentiles
-from pytest_llmbench.stats.runs import SPANS
-
-FloatArray = npt.NDArray[np.float64]
+from pytest_llmbench.stats.runs import SPANS, FloatArray
 
 _QS: Mapping[str, float] = {**PERCENTILES, "min": 0.0, "max": 100.0}
 TIMER_MS = 1.0

@@ -51,9 +51,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
-from pytest_llmbench.stats.runs import FloatArray, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import FloatArray, IntArray, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import normal_quantile
-from pytest_llmbench.stats.stationarity import IntArray, in_flight_at
+from pytest_llmbench.stats.stationarity import in_flight_at
 
 _QUIET = 25.0
 """The percentile of the number under way from which waits are counted."""

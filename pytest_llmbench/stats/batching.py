@@ -47,9 +47,8 @@ from pytest_llmbench.model.plan import Load, Quantity
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
 from pytest_llmbench.stats.percentiles import PERCENTILES
-from pytest_llmbench.stats.runs import Ends, FloatArray
+from pytest_llmbench.stats.runs import Ends, FloatArray, IntArray
 from pytest_llmbench.stats.spectral import normal_quantile
-from pytest_llmbench.stats.stationarity import IntArray
 
 ENOUGH = 10.0
 """The relaxation times that a run has to span for an upper end of a higher percentile."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.stats.counted import CountedOrder, look_up
 from pytest_llmbench.stats.percentiles import Ordered, Worth, ordered_percentile, percentile_ranks
-from pytest_llmbench.stats.runs import FloatArray, Runs, middle, pooled
+from pytest_llmbench.stats.runs import FloatArray, IntArray, Runs, middle, pooled
 from pytest_llmbench.stats.spectral import spread
 
 SORTED = 1 << 18
@@ -34,7 +34,6 @@ _FEWEST_BEYOND = 20
 """Fewest samples beyond a threshold, as in :mod:`pytest_llmbench.stats.dependence`: the clustering of a rarer
 event is read at one this frequent."""
 
-IntArray = npt.NDArray[np.int64]
 Blocks = Callable[[], Iterable[tuple[IntArray, IntArray]]]
 """Returns the samples, some whole clusters at a time, with the lengths of these; the same ones at each
 call."""

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.stats.percentiles import Ordered
+from pytest_llmbench.stats.runs import IntArray
 
 
 def percentiles_of_counts(counts: npt.NDArray[np.int64], qs: Sequence[float]) -> list[float]:
@@ -50,7 +51,6 @@ def summed_counts(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> n
     return total
 
 
-IntArray = npt.NDArray[np.int64]
 Passes = Callable[[], Iterable[IntArray]]
 """Returns all numbers, block by block; the same ones at each call."""
 

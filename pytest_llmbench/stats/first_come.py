@@ -50,9 +50,9 @@ import numpy as np
 from pytest_llmbench.stats.backlog import Backlog, Occupancy, SlotQueue, fewest_slots
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES, memory
 from pytest_llmbench.stats.percentiles import ordered_percentile_interval
-from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import FloatArray, IntArray, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import normal_quantile
-from pytest_llmbench.stats.stationarity import IntArray, in_flight_at
+from pytest_llmbench.stats.stationarity import in_flight_at
 
 LOWEST = 99.0
 """The lowest percentile that can have such an end."""

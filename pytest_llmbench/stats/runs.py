@@ -18,6 +18,7 @@ from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 Runs = tuple[FloatArray, ...]
 Samples = FloatArray | Sequence[FloatArray]
 """One vector, or one per run. Dependence is looked for inside runs and blocks never straddle two of them."""

@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
-from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.runs import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from pytest_llmbench.stats.clusters import Clusters
@@ -29,7 +28,6 @@ FINEST_BANDWIDTH = 0.02
 finer, and a clock that ticks would make a mode of every tick."""
 FEWEST_EXCESSES = 20
 
-IntArray = npt.NDArray[np.int64]
 Tail = Literal["heavy", "exponential", "light"]
 _HEAVY, _LIGHT = 1.2, 0.8
 _CELLS_PER_BANDWIDTH = 8

@@ -17,16 +17,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.stats.dependence import memory
-from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.runs import FloatArray, IntArray
 
 SEGMENTS = 5
 _LEAST_RISE = 2.0
 _LEAST_RELATIVE_RISE = 0.2
-
-IntArray = npt.NDArray[np.int64]
 
 
 class Steps(NamedTuple):

@@ -170,16 +170,6 @@ def test_a_trace_of_lengths_is_sent_again_with_other_prompts() -> None:
     assert len(result.void_loads) == 1
 
 
-def test_ctrl_c_ends_it_however_late_the_sends_were() -> None:
-    def interrupted(plan: LoadPlan) -> Observation:
-        return answer(plan, interrupted=INTERRUPTED_BY_CTRL_C if plan.phase is Phase.MEASURE else None)
-
-    world = Disturbed(lambda _: True, interrupted)
-    result = first_tokens(world, setting())
-    assert len(world.plans) == 1
-    assert result.void_loads == ()
-
-
 def test_a_schedule_that_was_given_up_is_taken_up_again() -> None:
     def gives_up(plan: LoadPlan) -> Observation:
         late = f"the load generator was 5.2 s {BEHIND_SCHEDULE}"
@@ -211,31 +201,24 @@ def test_a_server_that_is_slow_to_take_requests_is_not_this_machine() -> None:
     assert judged(result) is ValidityVerdict.INVALID
 
 
-def test_failures_and_slowness_of_the_system_are_measured_once() -> None:
-    def failing(plan: LoadPlan) -> Observation:
-        return answer(plan, failures=50 if plan.phase is Phase.MEASURE else 0)
-
-    for execute in (lambda plan: answer(plan, 30_000.0), failing):
-        world = Disturbed(lambda _: False, execute)
-        first_tokens(world, setting())
-        assert len(world.plans) == 1
-
-
-def test_a_server_that_is_gone_is_not_asked_again() -> None:
-    def dies(plan: LoadPlan) -> Observation:
-        return answer(plan, failures=60 if plan.phase is Phase.MEASURE else 0)
-
-    world = Disturbed(lambda _: True, dies)
-    result = first_tokens(world, setting())
+@pytest.mark.parametrize(
+    ("late", "told", "load", "verdict"),
+    [
+        pytest.param(True, {"interrupted": INTERRUPTED_BY_CTRL_C}, {}, "INVALID", id="Ctrl-C"),
+        pytest.param(False, {"ttft_ms": 30_000.0}, {}, "VALID", id="slow"),
+        pytest.param(False, {"failures": 50}, {}, "INVALID", id="failures"),
+        pytest.param(True, {"failures": 60}, {}, "INVALID", id="a server that is gone"),
+        pytest.param(True, {}, {"rate": None, "concurrency": 4}, "VALID", id="a closed loop has no schedule"),
+    ],
+)
+def test_what_is_measured_once(late: bool, told: dict[str, Any], load: dict[str, Any], verdict: str) -> None:
+    world = Disturbed(
+        lambda _: late, lambda plan: answer(plan, **(told if plan.phase is Phase.MEASURE else {}))
+    )
+    result = first_tokens(world, setting(), **load)
     assert len(world.plans) == 1
-    assert judged(result) is ValidityVerdict.INVALID
-
-
-def test_a_closed_loop_has_no_schedule() -> None:
-    world = Disturbed(lambda _: True)
-    result = first_tokens(world, setting(), rate=None, concurrency=4)
-    assert len(world.plans) == 1
-    assert judged(result) is ValidityVerdict.VALID
+    assert result.void_loads == ()
+    assert judged(result) is ValidityVerdict[verdict]
 
 
 def all_at_once(plan: LoadPlan, **check: Any) -> Observation:

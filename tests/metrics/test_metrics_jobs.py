@@ -118,36 +118,29 @@ def goodput(runs: list[Records], limit: float, share: float) -> Mapping[str, Est
     return job_goodput(of_goodput(share), runs, [("ttft", limit)])
 
 
-def test_a_share_far_within_its_limit_is_known_from_one_run() -> None:
-    share = goodput([job([100.0 + i / 10 for i in range(100)])], 500.0, 1.0)["goodput_share"]
-    assert (share.lower, share.point, share.upper) == (1.0, 1.0, 1.0)
+@pytest.mark.parametrize(
+    ("latencies", "limit", "ends"),
+    [
+        pytest.param([100.0 + i / 10 for i in range(100)], 500.0, (1.0, 1.0, 1.0), id="far within"),
+        pytest.param([99.0] * 100, 100.0, (0.0, 1.0, 1.0), id="just within: maybe beyond next time"),
+        pytest.param([101.0] * 100, 100.0, (0.0, 0.0, 1.0), id="just beyond: maybe good next time"),
+        # 40 of them are at most 40, 22 at most 40 / 1.75, 70 at most 40 · 1.75.
+        pytest.param([*range(1, 101)], 40.0, (0.22, 0.4, 0.7), id="longer and shorter"),
+        pytest.param([10.0] * 90 + [None] * 10, 1e6, (0.9, 0.9, 0.9), id="failures are beyond any limit"),
+    ],
+)
+def test_the_share_of_one_run_is_that_of_longer_and_shorter_latencies(
+    latencies: list[float | None], limit: float, ends: tuple[float, float, float]
+) -> None:
+    share = goodput([job(latencies)], limit, ends[1])["goodput_share"]
+    assert (share.lower, share.point, share.upper) == pytest.approx(ends)
     assert (share.kind, share.runs, share.n_required) == (EstimateKind.ASSUMED_SPREAD, 1, None)
 
 
-def test_all_just_within_a_limit_may_all_be_beyond_it_next_time() -> None:
-    found = goodput([job([99.0] * 100)], 100.0, 1.0)
-    share = found["goodput_share"]
-    assert (share.lower, share.point, share.upper) == (0.0, 1.0, 1.0)
-    assert found["goodput"].lower == 0.0
-    assert found["output_token_goodput"].lower == 0.0
-
-
-def test_all_just_beyond_a_limit_may_all_be_good_next_time() -> None:
-    found = goodput([job([101.0] * 100)], 100.0, 0.0)
-    share = found["goodput_share"]
-    assert (share.lower, share.point, share.upper) == (0.0, 0.0, 1.0)
-    assert found["goodput"].upper == pytest.approx(15.0)
-
-
-def test_the_share_at_longer_and_shorter_latencies() -> None:
-    """1 … 100 ms: 40 of them are at most 40, 22 at most 40 / 1.75, 70 at most 40 · 1.75."""
-    share = goodput([job([float(i) for i in range(1, 101)])], 40.0, 0.4)["goodput_share"]
-    assert (share.lower, share.point, share.upper) == (pytest.approx(0.22), 0.4, pytest.approx(0.7))
-
-
-def test_failures_are_beyond_any_limit() -> None:
-    share = goodput([job([10.0] * 90 + [None] * 10)], 1e6, 0.9)["goodput_share"]
-    assert (share.lower, share.point, share.upper) == (0.9, 0.9, 0.9)
+def test_rates_of_good_requests_reach_as_far_as_their_share() -> None:
+    within, beyond = (goodput([job([ms] * 100)], 100.0, share) for ms, share in ((99.0, 1.0), (101.0, 0.0)))
+    assert within["goodput"].lower == within["output_token_goodput"].lower == 0.0
+    assert beyond["goodput"].upper == pytest.approx(15.0)
 
 
 def test_five_runs_at_the_cliff_know_how_much_their_latencies_vary() -> None:

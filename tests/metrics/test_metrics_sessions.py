@@ -69,35 +69,32 @@ def records(*rows: RequestRecord) -> Records:
     return Records.from_rows(rows)
 
 
-def test_the_parts_of_a_job_in_a_row() -> None:
-    jobs = jobs_of(
-        records(
-            turn(0, 1, 1.0, 2.0, turns=3),
-            turn(0, 2, 5.0, 6.5, turns=3, late_s=0.25),
-            turn(0, 3, 7.0, 9.0, turns=3, late_s=0.5),
-        )
-    )
+@pytest.mark.parametrize(
+    ("turns", "parts"),
+    [
+        pytest.param(
+            [(1.0, 2.0, 0.0), (5.0, 6.5, 0.25), (7.0, 9.0, 0.5)],
+            (8.0, 0.75, 3.5, 1.0 + 1.25 + 1.5),
+            id="in a row",
+        ),
+        # Turn 3 is due and sent while turn 2 is in flight; turn 4 joins both.
+        pytest.param(
+            [(0.0, 1.0, 0.5), (1.0, 4.0, 0.0), (2.0, 3.0, 0.5), (6.0, 7.0, 0.0)],
+            (7.0, 0.5, 2.0, 0.5 + 3.0 + 1.0),
+            id="side by side, which count once",
+        ),
+    ],
+)
+def test_the_parts_of_a_job(
+    turns: list[tuple[float, float, float]], parts: tuple[float, float, float, float]
+) -> None:
+    """Turns: due, ended, sent late; parts: of time, wait, pause and LLM."""
+    count = len(turns)
+    rows = [turn(0, n, *of, turns=count, late_s=late) for n, (*of, late) in enumerate(turns, start=1)]
+    jobs = jobs_of(records(*rows))
     assert jobs.complete.tolist() == [True]
-    assert jobs.time_s.tolist() == [8.0]
-    assert jobs.wait_s.tolist() == [0.75]
-    assert jobs.pause_s.tolist() == [3.5]
-    assert jobs.llm_s.tolist() == [1.0 + 1.25 + 1.5]
-
-
-def test_turns_side_by_side_count_once() -> None:
-    """Turn 3 is due and sent while turn 2 is in flight; turn 4 joins both."""
-    jobs = jobs_of(
-        records(
-            turn(0, 1, 0.0, 1.0, turns=4, late_s=0.5),
-            turn(0, 2, 1.0, 4.0, turns=4),
-            turn(0, 3, 2.0, 3.0, turns=4, late_s=0.5),
-            turn(0, 4, 6.0, 7.0, turns=4),
-        )
-    )
-    assert jobs.time_s.tolist() == [7.0]
-    assert jobs.wait_s.tolist() == [0.5]
-    assert jobs.pause_s.tolist() == [2.0]
-    assert jobs.llm_s.tolist() == [0.5 + 3.0 + 1.0]
+    found = jobs.time_s, jobs.wait_s, jobs.pause_s, jobs.llm_s
+    assert [part.tolist() for part in found] == [[part] for part in parts]
 
 
 def test_the_parts_add_up_whatever_the_turns_are() -> None:

@@ -18,8 +18,8 @@ from pytest_llmbench.stats.backlog import (
     backlog,
     slots_at_work,
 )
+from pytest_llmbench.stats.runs import IntArray
 from pytest_llmbench.stats.spectral import mean_interval
-from pytest_llmbench.stats.stationarity import IntArray
 
 MS = 1_000_000
 

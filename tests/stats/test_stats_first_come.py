@@ -13,8 +13,7 @@ from scipy import stats
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.stats.backlog import Backlog, Occupancy, SlotQueue, backlog, fewest_slots
 from pytest_llmbench.stats.first_come import LOWEST, KnownQueue, known_queue, replayed
-from pytest_llmbench.stats.runs import FloatArray
-from pytest_llmbench.stats.stationarity import IntArray
+from pytest_llmbench.stats.runs import FloatArray, IntArray
 
 MS = 1_000_000
 Stamps = tuple[IntArray, IntArray]

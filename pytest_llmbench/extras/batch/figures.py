@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.metrics.definitions import SPREAD as SPREAD_STATISTICS
 from pytest_llmbench.metrics.definitions import MetricDefinition
@@ -20,9 +19,7 @@ from pytest_llmbench.metrics.throughput import Window, output_token_throughput
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.runs import streamed_tokens
-
-FloatArray = npt.NDArray[np.float64]
+from pytest_llmbench.stats.runs import FloatArray, streamed_tokens
 
 SPREAD: Final = MetricDefinition(
     "send_spread", "Spread of the sends", "ms", "lower", "last T_submit - first T_submit of a run", "batch"

@@ -18,6 +18,7 @@ from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, SLOWEST_REQUESTS, TTFT_OVER_TIME, Plot
+from pytest_llmbench.stats.runs import FloatArray
 
 if TYPE_CHECKING:
     from pytest_llmbench.methodology.measuring.levels import Seen
@@ -28,7 +29,6 @@ _FEWEST_BINS = 5
 _REQUESTS_A_BIN = 10
 _MOST_OF_IT = 0.95
 _X = "seconds from the start of the load"
-FloatArray = npt.NDArray[np.float64]
 Line = tuple[tuple[float, ...], tuple[float, ...]]
 
 

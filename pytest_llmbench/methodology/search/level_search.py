@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,14 +51,8 @@ from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.stationarity import least_squares_slope
 
-
-class Level(NamedTuple):
-    """One value of a search."""
-
-    plan: Callable[[], LoadPlan]
-    """The load, asked for before each attempt."""
-    see: Callable[[Observation], Seen]
-    """The judged level that a run of it makes."""
+Level = tuple[Callable[[], LoadPlan], Callable[[Observation], Seen]]
+"""One value of a search: its load, asked for before each attempt, and the judged level that a run makes."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,7 @@ class Levels(ABC):
     def level(self, value: int, before: Mapping[int, Seen]) -> Level:  # noqa: ARG002 - for those that tell
         """The level of a value. ``before``: the levels before it, by their value."""
         attempts = count(1)
-        return Level(lambda: self.plan(value, next(attempts)), self.see)
+        return lambda: self.plan(value, next(attempts)), self.see
 
 
 def find(levels: Levels) -> Procedure[Tried]:
@@ -279,7 +273,7 @@ class RequestLevels(LevelsAtOnce):
         def plan() -> LoadPlan:
             return level_plan(self.setting, own, value, self.duration_s, most_rps).with_(may_break=True)
 
-        return Level(plan, lambda run: self.see(own.sent(run)))
+        return plan, lambda run: self.see(own.sent(run))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.chunking import noncontent_first_share, reasoning_share
 from pytest_llmbench.metrics.input_lengths import Bucket, by_input_length, given_up_by_length
-from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
+from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
@@ -34,6 +34,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, metric_table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
+from pytest_llmbench.stats.runs import FloatArray
 
 _ROWS = (
     ("P50", "p50"),

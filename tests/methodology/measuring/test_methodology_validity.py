@@ -349,33 +349,34 @@ def of_five_turns(records: Records, adds: float, *, offset: int = 0) -> Records:
     )
 
 
+LIVE = SessionWorkload("chats", Fixed(5), Fixed(50), Fixed(150), answers="live")
+
+
 @pytest.mark.parametrize(
-    ("offset", "times", "ok"),
-    [(0, 1.0, True), (70, 1.0, True), (0, 1.09, True), (0, 0.6, False), (5, 1.2, False)],
-)
-def test_what_turns_add_is_held_against_the_server(offset: int, times: float, ok: bool) -> None:
+    ("sessions", "offset", "times", "ok", "words"),
+    [
+        *(
+            ({}, offset, times, ok, f"a turn adds {200 * times:.0f} tokens by the server's count")
+            for offset, times, ok in (
+                (0, 1.0, True), (70, 1.0, True), (0, 1.09, True), (0, 0.6, False), (5, 1.2, False)
+            )
+        ),
+        ({"workload": LIVE}, 0, 0.7, False, "with the live answer before it, a turn adds 140 tokens"),
+    ],
+)  # fmt: skip
+def test_what_turns_add_is_held_against_the_server(
+    sessions: dict[str, Any], offset: int, times: float, ok: bool, words: str
+) -> None:
     """``offset``: what a template puts before every prompt is no disagreement about answers."""
     seen = answer(plan())
     told = of_five_turns(seen.records, 200 * times, offset=offset)
-    of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2)), records=told)
-    judged = validity([of_sessions], Budget())
-    found = finding(judged, "recorded_answers")
-    assert (found.ok, found.voids) == (ok, False)
-    assert found.value == pytest.approx(times)
-    assert f"a turn adds {200 * times:.0f} tokens by the server's count" in found.message
-    assert not [each for each in validity([seen], Budget()).findings if each.check == "recorded_answers"]
-
-
-def test_what_turns_add_with_live_answers() -> None:
-    seen = answer(plan())
-    told = of_five_turns(seen.records, 140)
-    chats = SessionWorkload("chats", Fixed(5), Fixed(50), Fixed(150), answers="live")
-    of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2), workload=chats), records=told)
-    judged = validity([of_sessions], Budget())
-    found = finding(judged, "live_answers")
-    assert (found.ok, found.voids, found.value) == (False, False, pytest.approx(0.7))
-    assert "with the live answer before it, a turn adds 140 tokens" in found.message
-    assert not [each for each in judged.findings if each.check == "recorded_answers"]
+    of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2), **sessions), records=told)
+    answers = {"recorded_answers", "live_answers"}
+    (found,) = (each for each in validity([of_sessions], Budget()).findings if each.check in answers)
+    assert found.check == ("live_answers" if sessions else "recorded_answers")
+    assert (found.ok, found.voids, found.value) == (ok, False, pytest.approx(times))
+    assert words in found.message
+    assert not answers & {each.check for each in validity([seen], Budget()).findings}
 
 
 def agreed(prompts: int, tokens: float, least: int, most: int) -> Observation:

@@ -43,18 +43,19 @@ def test_the_bracket_is_not_wider_than_the_step() -> None:
     assert searched.rate <= 40.0 < beyond <= searched.rate + 2
 
 
-def test_a_range_below_capacity_is_exhausted() -> None:
-    searched = found(bounds=Range(8, 24, 4), arrival="uniform")
-    assert searched.rate == 24.0
-    assert any("raise the maximum" in note for note in map(str, searched.notes))
-    assert len(searched.levels) == 2
-
-
-def test_a_range_above_capacity_holds_nowhere() -> None:
-    searched = found(bounds=Range(60, 90, 5))
-    assert searched.best is None
-    assert searched.rate is None
-    assert any("lowest level" in note for note in map(str, searched.notes))
+@pytest.mark.parametrize(
+    ("bounds", "arrival", "rate", "levels", "words"),
+    [
+        (Range(8, 24, 4), "uniform", 24.0, 2, "raise the maximum"),
+        (Range(60, 90, 5), "poisson", None, 1, "lowest level"),
+    ],
+)
+def test_a_range_below_capacity_is_exhausted_and_one_above_holds_nowhere(
+    bounds: Range, arrival: str, rate: float | None, levels: int, words: str
+) -> None:
+    searched = found(bounds=bounds, arrival=arrival)
+    assert (searched.rate, len(searched.levels)) == (rate, levels)
+    assert any(words in note for note in map(str, searched.notes))
 
 
 def test_a_range_of_its_own_is_raised_where_it_does_not_saturate() -> None:
