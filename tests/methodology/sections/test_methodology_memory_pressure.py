@@ -72,7 +72,10 @@ def test_fail_rate_is_what_completion_leaves(measured: tuple[ReplayedSUT, TestRe
 
 def test_recovery_is_timed_from_the_end_of_the_load(measured: tuple[ReplayedSUT, TestResult]) -> None:
     """Known beforehand: a first probe finds an engine that is idle after the drain, half a second later."""
-    _, result = measured
+    sut, result = measured
+    probes = [plan.label for plan in sut.plans if plan.label.startswith("recovery probe")]
+    # Three of the idle system; after each level they are counted on from these.
+    assert probes[:4] == [f"recovery probe {number}" for number in (1, 2, 3, 4)]
     last = result.observations[-1]
     assert last.load_ended_ns is not None
     drain_s = (last.ended_ns - last.load_ended_ns) / 1e9
