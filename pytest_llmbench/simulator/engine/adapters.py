@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
@@ -11,11 +12,12 @@ class AdapterMemory:
     """The adapters in the memory of one engine, the least recently used first.
 
     A sequence joins the batch when its adapter is in memory, or takes a place there: a free one, or that of
-    the adapter that has been unused for longest. The step with which it joins waits for the load.
+    the adapter that has been unused for longest. The step with which it joins waits for the load. An engine
+    without adapters takes any name, at no cost.
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._places = config.max_adapters or config.adapters
+        self._places: float = config.max_adapters or config.adapters or math.inf
         self._load_us, self._each_us = config.adapter_load_ms * 1000.0, config.adapter_us
         self._held: dict[str, None] = {}
         self._in_batch: Counter[str] = Counter()

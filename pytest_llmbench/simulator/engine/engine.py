@@ -64,7 +64,7 @@ class Engine:
         self._drafts = DraftLaw(config)
         self._speculates = config.speculative_tokens > 0
         self._memory = KVCache(config)
-        self._adapters = AdapterMemory(config) if config.adapters else None
+        self._adapters = AdapterMemory(config)
         self._waiting = waiting_queue(config.scheduler)
         self._queued = self._waiting.members
         self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
@@ -258,13 +258,11 @@ class Engine:
 
     def load_adapter(self, name: str) -> None:
         """Load an adapter now, as a call asks for it: the next step of a working engine waits for it."""
-        if self._adapters is not None:
-            self._adapters.load(name, waited_for=not self.idle)
+        self._adapters.load(name, waited_for=not self.idle)
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter, which its next use then loads again. What runs keeps it."""
-        if self._adapters is not None:
-            self._adapters.unload(name)
+        self._adapters.unload(name)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running sequences keep their blocks, but no later prompt finds them."""
@@ -307,16 +305,14 @@ class Engine:
         end of each to ``ends_ns``; returns the last of them, and the sequences that have finished with it.
         """
         decoding = len(self._decoding)
-        if self._prefilling or not decoding or self._speculates:
-            return now_ns, ()
-        if self._adapters is not None and self._adapters.loading:
+        if self._prefilling or not decoding or self._speculates or self._adapters.loading:
             return now_ns, ()
         if (self._queued or self._received) and decoding < self.config.max_num_seqs:
             return now_ns, ()
         ends, answers, grow, note = self._ends, self._answers, self._memory.grow, ends_ns.append
         first = index = self._next_step
         kv_tokens, fixed_us = self._decoding_kv_tokens, self.config.decode_step_us(decoding)
-        per_token_us, adapters_us = self.config.kv_us_per_token, self._adapters_us()
+        per_token_us, adapters_us = self.config.kv_us_per_token, self._adapters.step_us()
         while now_ns < until_ns and now_ns <= sample_ns:
             if index in answers or index + 1 in answers or not grow(index):
                 break
@@ -355,7 +351,7 @@ class Engine:
             if self._speculates:
                 counts += [1] * len(recomputed)
         duration_ns = self.config.step_ns(
-            prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks, self._adapters_us()
+            prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks, self._adapters.step_us()
         )
         if self._moved_blocks:
             self.totals.swapped_blocks += self._moved_blocks
@@ -408,7 +404,7 @@ class Engine:
             if sequence.span_start >= 0:
                 sequence.close_span(index)
         self._memory = KVCache(self.config)
-        self._adapters = AdapterMemory(self.config) if self.config.adapters else None
+        self._adapters = AdapterMemory(self.config)
         for table in (self._prefilling, self._decoding, self._ends, self._answers):
             table.clear()
         for place in (self._expected, self._reserved, self._received, self._sending):
@@ -436,24 +432,18 @@ class Engine:
         while self._received and budget > 0 and self.running < places:
             if self._received[0].thinking and self._thinking >= self._most_thinking:
                 break
-            if not self._has_adapter(self._received[0]):
+            if not self._adapters.fits(self._received[0].adapter):
                 break
             resumed.append(self._received.popleft())
             budget -= self._join(resumed[-1], index)
         while budget > 0 and self._queued and self.running < places:
             head = self._waiting.head(self._thinking < self._most_thinking)
-            if head is None or not self._has_adapter(head) or not self._allot(head, budget):
+            if head is None or not self._adapters.fits(head.adapter) or not self._allot(head, budget):
                 break
             self._waiting.discard(head)
             (resumed if head.preemptions else admitted).append(head)
             budget -= self._join(head, index)
         return admitted, tuple(resumed)
-
-    def _has_adapter(self, sequence: EngineSequence) -> bool:
-        return self._adapters is None or self._adapters.fits(sequence.adapter)
-
-    def _adapters_us(self) -> float:
-        return 0.0 if self._adapters is None else self._adapters.step_us()
 
     def _allot(self, sequence: EngineSequence, budget: int) -> bool:
         """Give a waiting sequence its blocks; returns False if there are too few, or the step has no room for
@@ -482,8 +472,7 @@ class Engine:
         sequence.joined = self._joined
         self._joined += 1
         self._thinking += sequence.thinking
-        if self._adapters is not None:
-            self._adapters.join(sequence.adapter)
+        self._adapters.join(sequence.adapter)
         if not sequence.swapped:
             self._prefilling.append(sequence)
             return sequence.target_tokens - sequence.prefilled_tokens
@@ -560,8 +549,7 @@ class Engine:
         if sequence not in self._decoding:
             self._prefilling.remove(sequence)
             self._thinking -= sequence.thinking
-            if self._adapters is not None:
-                self._adapters.leave(sequence.adapter)
+            self._adapters.leave(sequence.adapter)
             return self._memory.free(sequence, self._next_step)
         last_step = sequence.last_step
         assert last_step is not None
@@ -583,8 +571,7 @@ class Engine:
         else:
             held = self._memory.free(sequence, self._next_step)
         self._thinking -= sequence.thinking
-        if self._adapters is not None:
-            self._adapters.leave(sequence.adapter)
+        self._adapters.leave(sequence.adapter)
         self._decoding_kv_tokens -= sequence.prompt_tokens + sequence.given_tokens(self._next_step)
         sequence.close_span(self._next_step)
         del self._decoding[sequence]

@@ -40,6 +40,16 @@ def test_a_first_use_loads_and_each_adapter_of_the_batch_costs() -> None:
     assert again.duration_ns == round((A + 10 * B + EACH_US) * 1000)  # it is in memory
 
 
+def test_without_adapters_any_name_is_taken_and_costs_nothing() -> None:
+    """As a replay has it of requests that may name any model."""
+    named, plain = Engine(config()), Engine(config())
+    submitted(named, "large", "small", "large")
+    submitted(plain, "", "", "")
+    steps = [[engine.step().duration_ns for _ in range(3)] for engine in (named, plain)]
+    assert steps[0] == steps[1]
+    assert named.idle
+
+
 def test_the_least_recently_used_gives_way() -> None:
     own = engine(max_adapters=2)
     loads = []
