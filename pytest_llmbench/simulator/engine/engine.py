@@ -15,11 +15,11 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-from pytest_llmbench.simulator.engine.adapters import AdapterMemory
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
 from pytest_llmbench.simulator.engine.kv_cache import KVCache
 from pytest_llmbench.simulator.engine.scheduling import (
+    AdapterMemory,
     EngineTotals,
     Preemption,
     StepResult,
