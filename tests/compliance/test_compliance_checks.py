@@ -27,6 +27,7 @@ from mutations import (
     without,
 )
 from replayed_runs import complete as measured_run
+from search_rows import SEVERAL
 from situations import CUSTOM, SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
@@ -365,6 +366,13 @@ def test_a_perfectly_even_engine_has_no_tail_to_be_called_anything() -> None:
     assert {each["tail_class"] for each in evidence.result.facts.value("itl.levels")} == {None}
     found = status("P-5.4.4.3-tail", evidence)
     assert found.status is Status.MET, found.reason
+
+
+def test_direct_timing_wants_chunks_of_one_token() -> None:
+    evidence = stating({"streaming.itl_option": "direct"})(measured_run("itl", SEVERAL, method="A"))
+    found = status("M-4.6.3-itl-option-declared", evidence)
+    assert found.status is Status.UNMET
+    assert found.reason.startswith("direct timing of chunks of which")
 
 
 def test_a_sibling_on_another_sut_does_not_count() -> None:
