@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_results import make_record
-from stored_rows import rows_of
+from stored_rows import rows_of, written
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.numbers import Amount
@@ -47,9 +47,7 @@ def _wait_for_lines(path: Path, count: int) -> list[str]:
 
 
 def test_record_line_keeps_nanoseconds(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    with RecordsWriter(path, HEADER) as writer:
-        writer.write(make_record(0), "measure")
+    path = written(tmp_path / "r.jsonl", [make_record(0)])
     line = json.loads(_lines(path)[1])
     assert line["scheduled_ns"] == 9_007_199_254_740_993
     assert line["first_content_ns"] - line["submitted_ns"] == 123_456_789 - 20_003
@@ -57,9 +55,7 @@ def test_record_line_keeps_nanoseconds(tmp_path: Path) -> None:
 
 
 def test_names_and_order_of_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    with RecordsWriter(path, HEADER) as writer:
-        writer.write(make_record(0), "measure")
+    path = written(tmp_path / "r.jsonl", [make_record(0)])
     assert " ".join(json.loads(_lines(path)[1])) == (
         "index request_id phase class_label scheduled_ns dispatched_ns submitted_ns first_byte_ns "
         "first_event_ns first_nonempty_ns first_reasoning_ns first_content_ns last_content_ns "
@@ -126,9 +122,7 @@ def test_a_compact_line_as_it_is_documented(tmp_path: Path) -> None:
         requested_input_tokens=20, requested_max_tokens=16, outcome=Outcome.OK, server_token_ns=[5, 17, 30],
         token_source=TokenSource.SERVER_USAGE, first_reasoning_ns=None,
     )  # fmt: skip
-    path = tmp_path / "r.compact.jsonl"
-    with RecordsWriter(path, HEADER) as writer:
-        writer.write(record, "measure")
+    path = written(tmp_path / "r.compact.jsonl", [record])
     first, line = map(json.loads, _lines(path))
     assert (first["schema"], first["compact"]) == (RECORDS_SCHEMA, True)
     assert line == {
@@ -205,8 +199,7 @@ def test_numpy_columns_are_written_as_lists(tmp_path: Path) -> None:
     row = make_record(0)
     row.chunk_ns = np.array([1, 2], dtype=np.int64)  # type: ignore[assignment]
     row.output_tokens = np.int64(7)  # type: ignore[assignment]
-    with RecordsWriter(tmp_path / "r.jsonl", HEADER) as writer:
-        writer.write(row)
+    written(tmp_path / "r.jsonl", [row], "")
     ((read, _),) = rows_of(tmp_path / "r.jsonl")
     assert (read.chunk_ns, read.output_tokens) == ([1, 2], 7)
 
@@ -405,8 +398,7 @@ def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     row = make_record(0)
     row.preemptions, row.server_token_ns = 2, [5, 6]
-    with RecordsWriter(path, HEADER) as writer:
-        writer.write(row)
+    written(path, [row], "")
     assert rows_of(path)[0][0] == row
     header, line = _lines(path)
     values = json.loads(line)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stored_results import make_record
-from stored_rows import rows_of
+from stored_rows import HEADER, rows_of, written
 
 from pytest_llmbench.columns import StoredRecords
 from pytest_llmbench.errors import StoreError
@@ -18,17 +18,16 @@ from pytest_llmbench.methodology.measuring.levels import level_of
 from pytest_llmbench.metrics import itl, latency, throughput
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.observation import ClockAnchor, Observation
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.store import records_file
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_runs
+from pytest_llmbench.store.records_file import RecordsWriter, read_runs
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
-HEADER = RecordsHeader(ClockAnchor(0, 0), "a.py::a", {})
 SHORT = SyntheticWorkload("short", Uniform(8, 16), Uniform(40, 70))
 SCENARIO = "fast?fault=reset&fault_rate=0.03&server_timestamps=true&eos_mean_tokens=60"
 
@@ -76,10 +75,7 @@ def stored(request: pytest.FixtureRequest, replayed: tuple[Path, Observation]) -
     """The same run in a file of each kind."""
     plain, seen = replayed
     path = plain.with_name(f"stored-{request.param}")
-    with RecordsWriter(path, HEADER) as writer:
-        for row, label in rows_of(plain):
-            writer.write(row, label)
-    return path, seen
+    return written(path, [row for row, _ in rows_of(plain)]), seen
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
@@ -111,10 +107,8 @@ def test_each_kind_of_file_is_smaller_than_the_one_before(replayed: tuple[Path, 
     plain, _ = replayed
     sizes = []
     for name in ("s.jsonl", "s.compact.jsonl", "s.jsonl.gz", "s.compact.jsonl.gz"):
-        with RecordsWriter(plain.with_name(name), HEADER) as writer:
-            for row, label in rows_of(plain):
-                writer.write(row, label)
-        sizes.append(plain.with_name(name).stat().st_size)
+        path = written(plain.with_name(name), [row for row, _ in rows_of(plain)])
+        sizes.append(path.stat().st_size)
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[2] < sizes[0] / 4
 
@@ -142,10 +136,7 @@ def test_a_packed_file_is_read_up_to_any_cut(tmp_path: Path) -> None:
 
 
 def test_damage_in_a_packed_file_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl.gz"
-    with RecordsWriter(path, HEADER) as writer:
-        for index in range(50):
-            writer.write(make_record(index), "measure")
+    path = written(tmp_path / "r.jsonl.gz", map(make_record, range(50)))
     whole = bytearray(path.read_bytes())
     whole[-6] ^= 1  # of the checksum
     path.write_bytes(whole)
@@ -173,10 +164,7 @@ def test_runs_are_told_apart_by_their_labels(tmp_path: Path) -> None:
 
 
 def test_a_cut_end_is_left_out_and_other_damage_raises(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    with RecordsWriter(path, HEADER) as writer:
-        for index in range(3):
-            writer.write(make_record(index), "measure")
+    path = written(tmp_path / "r.jsonl", map(make_record, range(3)))
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
     told = read_runs(path)
