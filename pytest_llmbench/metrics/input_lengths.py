@@ -50,8 +50,6 @@ def by_input_length(
     samples_ms: Samples,
     input_tokens: Tokens,
     *,
-    family: str = "ttft",
-    unit: str = "ms",
     given_up: Mapping[str, GivenUp] | None = None,
 ) -> list[Bucket]:
     """The non-empty buckets from short to long, each with the distribution of its samples.
@@ -72,7 +70,7 @@ def by_input_length(
         count = sum(len(run) for run in chosen)
         if count:
             gone = (given_up or {}).get(label)
-            metrics = distribution(f"{family}[{label}]", chosen, unit=unit, given_up=gone)
+            metrics = distribution(f"ttft[{label}]", chosen, given_up=gone)
             buckets.append(Bucket(label, count, metrics))
     return buckets
 

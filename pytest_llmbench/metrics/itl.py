@@ -229,9 +229,7 @@ def itl_distribution(
     pool = ClusterEstimates(clusters)
     every = [*pool.percentiles(tuple(PERCENTILES.values())), pool.mean(), pool.std()]
     gone, n = GivenUp.of_unknown(sum(run.given_up for run in runs)), len(clusters.counts)
-    estimates = with_given_up(
-        dict(zip(names, every, strict=True)), PERCENTILES, gone, np.empty(0), n, pool.percentiles
-    )
+    estimates = with_given_up(dict(zip(names, every, strict=True)), gone, np.empty(0), n, pool.percentiles)
     return {f"{family}.{name}": estimate for name, estimate in estimates.items()}
 
 

@@ -33,11 +33,11 @@ import numpy as np
 from pytest_llmbench.metrics.itl import ClusterEstimates
 from pytest_llmbench.metrics.latency import given_up, per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.metrics.server_side import BY_SERVER
 from pytest_llmbench.metrics.summary import STATISTICS, distribution, with_given_up
 from pytest_llmbench.metrics.throughput import Limits, share_within
 from pytest_llmbench.model.estimate import Estimate, Reason
-from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.clusters import Clusters
 from pytest_llmbench.stats.look_samples import scores
@@ -45,7 +45,6 @@ from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.runs import Ends, FloatArray
 
 _NS_PER_MS = 1e6
-_BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
 
 
 def turn_metrics(runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int) -> dict[str, Estimate]:
@@ -90,7 +89,7 @@ def growth(run: Records) -> Growth:
     """The growth over all turns with a longer prompt than the turn before, where the server counted both
     prompts."""
     held = run.ok & (run.session != MISSING) & (run.input_tokens != MISSING)
-    own = run.select(held & np.isin(run.token_source, _BY_SERVER))
+    own = run.select(held & np.isin(run.token_source, BY_SERVER))
     order = np.lexsort((own.turn, own.session))
     session, turn = own.session[order], own.turn[order]
     counted, asked = np.diff(own.input_tokens[order]), np.diff(own.requested_input_tokens[order])
@@ -112,7 +111,7 @@ def latencies(runs: Sequence[Records], quantity: str, of: TurnClass | None) -> d
     named = dict(zip(PERCENTILES, pool.percentiles(tuple(PERCENTILES.values())), strict=True))
     named["mean"] = pool.mean()
     every = np.concatenate([each for each, _ in samples])
-    named = with_given_up(named, PERCENTILES, gone, np.sort(every), len(every), pool.percentiles)
+    named = with_given_up(named, gone, np.sort(every), len(every), pool.percentiles)
     for name, value in (("min", float(every.min())), ("max", float(every.max()))):
         named[name] = Estimate.observed(value, len(every), "observed", "ms")
     return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}

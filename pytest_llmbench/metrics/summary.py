@@ -109,23 +109,22 @@ class GivenUp(NamedTuple):
 
 def with_given_up(
     estimates: Mapping[str, Estimate],
-    percentiles: Mapping[str, float],
     gone: GivenUp,
     ordered: FloatArray,
     n: int,
     of_others: Percentiles,
 ) -> dict[str, Estimate]:
-    """``estimates`` by statistic as far as they are known. ``percentiles``: statistic → q of those among
-    them. ``ordered``: the values of the requests that ended well, in ascending order, or none where these are
-    of no use; ``n``: how many requests ended well."""
+    """``estimates``, of :data:`PERCENTILES` and others, by statistic as far as they are known. ``ordered``:
+    the values of the requests that ended well, in ascending order, or none where these are of no use; ``n``:
+    how many requests ended well."""
     if not gone.total or not n:
         return dict(estimates)
-    beyond = {name: _Beyond.of(q, estimates[name], gone, n) for name, q in percentiles.items()}
+    beyond = {name: _Beyond.of(q, estimates[name], gone, n) for name, q in PERCENTILES.items()}
     shifted = sorted({each.shifted for each in beyond.values() if each.shifted is not None})
     uppers = dict(zip(shifted, of_others(shifted), strict=True)) if shifted else {}
     lowest = np.sort(np.concatenate((ordered, gone.known, gone.at_least)))
     found = dict(estimates)
-    for name, q in percentiles.items():
+    for name, q in PERCENTILES.items():
         found[name] = beyond[name].bounded(estimates[name], q, uppers, lowest)
     if "mean" in found:
         found["mean"] = _with_gone(found["mean"], gone, n)
@@ -224,7 +223,7 @@ def distribution(
     estimates["mean"] = sample.mean
     if given_up is not None:
         n = len(sample.ordered)
-        estimates = with_given_up(estimates, PERCENTILES, given_up, sample.ordered, n, sample.percentiles)
+        estimates = with_given_up(estimates, given_up, sample.ordered, n, sample.percentiles)
     estimates["min"] = sample.observed(float(sample.ordered[0]))
     estimates["max"] = sample.observed(float(sample.ordered[-1]))
     return {f"{family}.{statistic}": estimates[statistic] for statistic in STATISTICS}

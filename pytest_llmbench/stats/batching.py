@@ -276,10 +276,13 @@ def offered_rate(load: Load, due_ns: IntColumn) -> float | None:
     which its requests were due. None for a load that waits for replies, and of stages, which have many."""
     if load.stages:
         return None
-    if load.request_rate is None or not load.is_trace:
-        return load.request_rate
-    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
-    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
+    return load.request_rate if load.request_rate is None or not load.is_trace else rate_of(due_ns)
+
+
+def rate_of(instants_ns: IntColumn) -> float | None:
+    """The mean rate of instants, per second; None for fewer than two, and where they are one."""
+    took_ns = int(np.ptp(instants_ns)) if len(instants_ns) > 1 else 0
+    return (len(instants_ns) - 1) * 1e9 / took_ns if took_ns else None
 
 
 def slot_queue(run: Records | Ends) -> SlotQueue:

@@ -468,8 +468,8 @@ def _figures(traffic: Traffic, random: np.random.Generator) -> list[Estimate]:
             ratio_of_sums(np.bincount(slices, each, minlength=_SLICES), ones, unit="", seed=1)
             for each in (np.ones(len(busy)), tokens, 1 - missed, tokens * (1 - missed))
         ),
-        share_estimate(share_of(1 - missed), 0.95, ""),
-        share_estimate(share_of(failed), 0.95, ""),
+        share_estimate(share_of(1 - missed), ""),
+        share_estimate(share_of(failed), ""),
         _jain_estimate(latencies),
         itl_distribution(samples)["itl.p95"],
     ]
@@ -549,7 +549,7 @@ def shares(model: Model, replications: int) -> dict[str, Cell]:
     found = []
     for sample in model.draw(1000, replications, np.random.default_rng(10)):
         waits, limits = waited(sample), model.truth[1:]
-        found.append([share_estimate(_within(sample, limit, waits), 0.95, "") for limit in limits])
+        found.append([share_estimate(_within(sample, limit, waits), "") for limit in limits])
     return cells(found, [f"{q:g}" for q in SHARES], [q / 100 for q in SHARES])
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from queue_models import ar1, mm1_waits
+from scipy.stats import kendalltau, norm
 
 from pytest_llmbench.stats.stationarity import change_across, drift
 
@@ -42,6 +43,16 @@ def test_a_drift_of_no_size_is_none() -> None:
     assert found.p_value < 0.01
     assert not found.drifting()
     assert found.drifting(most=0.01)
+
+
+def test_its_p_value_is_that_of_mann_and_kendall() -> None:
+    samples = 100 + np.linspace(-0.5, 0.5, 4000) + np.random.default_rng(3).normal(0, 5, size=4000)
+    medians = [np.median(part) for part in np.array_split(samples, 20)]
+    score = kendalltau(range(20), medians).statistic * 20 * 19 / 2
+    found = drift(samples)
+    assert found is not None
+    assert found.p_value == pytest.approx(2 * norm.sf((abs(score) - 1) / np.sqrt(20 * 19 * 45 / 18)))
+    assert 0.05 < found.p_value < 0.9
 
 
 def test_without_spread_there_is_no_trend() -> None:

@@ -42,9 +42,7 @@ def _scheduled_rate(run: Observation) -> float | None:
     load = run.plan.load
     if not load.of_sessions and load.most_in_flight is None:
         return load.request_rate
-    due_ns = run.records.scheduled_ns[run.records.scheduled_ns != MISSING]
-    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
-    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
+    return batching.rate_of(run.records.scheduled_ns[run.records.scheduled_ns != MISSING])
 
 
 def offered_rate(run: Observation) -> float | None:
