@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Looks, Watched
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.looks import LookTaker
-from pytest_llmbench.stats.runs import Ends
 
 Floats = npt.NDArray[np.float64]
 MOST = 5_000

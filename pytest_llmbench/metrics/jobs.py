@@ -36,8 +36,9 @@ from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import LEVEL, ByRun, Estimate, EstimateKind, SavedSpread
 from pytest_llmbench.model.numbers import percentage, trimmed
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.look_samples import scores
-from pytest_llmbench.stats.runs import Ends, FloatArray
+from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
 _SPREADING = ("ms", "s", "tok/s", "req/s", "J")

@@ -21,10 +21,11 @@ from pytest_llmbench.model.facts import Facts, NetworkFact
 from pytest_llmbench.model.numbers import quantity, trimmed
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats import runs as of_runs
+from pytest_llmbench.stats import latencies
 from pytest_llmbench.stats.backlog import Backlog, backlog
 from pytest_llmbench.stats.batching import slot_queue
-from pytest_llmbench.stats.runs import SPANS, FloatArray, Span, first_output_ns, latency_ms, streamed_tokens
+from pytest_llmbench.stats.latencies import SPANS, Span, first_output_ns, latency_ms, streamed_tokens
+from pytest_llmbench.stats.runs import FloatArray
 
 _NS_PER_MS = 1e6
 
@@ -89,7 +90,7 @@ TTFT; the name has a meaning of its own only where reasoning comes first."""
 TTOT = Span("thinking_end_ns", "first_content_ns")
 ttot_ms = _known(TTOT.ms)
 """TTOT = first visible content - end of thinking, for the replies that have both."""
-tpot_ms = _known(of_runs.tpot_ms)
+tpot_ms = _known(latencies.tpot_ms)
 """TPOT = (T_last - T_first) / (N_out - 1), requests with N_out of at least 2 (AMB-44)."""
 
 

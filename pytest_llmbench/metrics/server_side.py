@@ -21,7 +21,8 @@ from pytest_llmbench.model.numbers import number, percentage
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats.runs import FloatArray, streamed_tokens
+from pytest_llmbench.stats.latencies import streamed_tokens
+from pytest_llmbench.stats.runs import FloatArray
 
 NOT_MEASURABLE = "not measurable"
 

@@ -40,9 +40,10 @@ from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.request import TurnClass
 from pytest_llmbench.stats.clusters import Clusters
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.look_samples import scores
 from pytest_llmbench.stats.percentiles import PERCENTILES
-from pytest_llmbench.stats.runs import Ends, FloatArray
+from pytest_llmbench.stats.runs import FloatArray
 
 _NS_PER_MS = 1e6
 

@@ -35,9 +35,10 @@ from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Record
 from pytest_llmbench.model.reply_checks import VALID, VIOLATIONS
 from pytest_llmbench.stats import ratios
 from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.look_samples import scores, waited_of_scores
 from pytest_llmbench.stats.ratios import Ratio, ratio_of, share_of
-from pytest_llmbench.stats.runs import Ends, FloatArray
+from pytest_llmbench.stats.runs import FloatArray
 
 SLICES = 400
 """Number of slices over all windows together."""

@@ -24,8 +24,9 @@ from pytest_llmbench.metrics.latency import Measure, early_ms, tpot_early_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
 from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
+from pytest_llmbench.stats.latencies import SPANS
 from pytest_llmbench.stats.percentiles import PERCENTILES, percentiles
-from pytest_llmbench.stats.runs import SPANS, FloatArray
+from pytest_llmbench.stats.runs import FloatArray
 
 _QS: Mapping[str, float] = {**PERCENTILES, "min": 0.0, "max": 100.0}
 TIMER_MS = 1.0

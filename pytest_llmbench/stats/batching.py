@@ -46,8 +46,9 @@ from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import Load, Quantity
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.percentiles import PERCENTILES
-from pytest_llmbench.stats.runs import Ends, FloatArray, IntArray
+from pytest_llmbench.stats.runs import FloatArray, IntArray
 from pytest_llmbench.stats.spectral import normal_quantile
 
 ENOUGH = 10.0

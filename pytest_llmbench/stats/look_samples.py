@@ -13,7 +13,8 @@ import numpy as np
 from pytest_llmbench.model.plan import Quantity, Watched
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.stats.backlog import Backlog
-from pytest_llmbench.stats.runs import SPANS, Ends, FloatArray, latency_ms, streamed_tokens
+from pytest_llmbench.stats.latencies import SPANS, Ends, latency_ms, streamed_tokens
+from pytest_llmbench.stats.runs import FloatArray
 
 
 def values(watched: Watched, ends: Ends) -> FloatArray:

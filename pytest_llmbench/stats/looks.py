@@ -38,6 +38,7 @@ from pytest_llmbench.stats.batching import as_lasting, offered_rate, slot_queue
 from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.first_come import BY_LOAD, known_queue
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.look_samples import values, waited
 from pytest_llmbench.stats.percentiles import (
     PERCENTILES,
@@ -49,7 +50,7 @@ from pytest_llmbench.stats.percentiles import (
     series_memory,
 )
 from pytest_llmbench.stats.ratios import exact_share_interval, share_within
-from pytest_llmbench.stats.runs import OPEN, Ends, FloatArray, Interval, as_runs
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, as_runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, intervals_chosen, spread
 
 BATCHES = 10

@@ -17,9 +17,10 @@ from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.batching import idle_share
+from pytest_llmbench.stats.latencies import Ends
 from pytest_llmbench.stats.look_samples import values
 from pytest_llmbench.stats.looks import LookTaker, Verdict, estimate, is_decided
-from pytest_llmbench.stats.runs import Ends, FloatArray
+from pytest_llmbench.stats.runs import FloatArray
 
 MS = 1_000_000
 

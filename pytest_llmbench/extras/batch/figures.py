@@ -19,7 +19,8 @@ from pytest_llmbench.metrics.throughput import Window, output_token_throughput
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.runs import FloatArray, streamed_tokens
+from pytest_llmbench.stats.latencies import streamed_tokens
+from pytest_llmbench.stats.runs import FloatArray
 
 SPREAD: Final = MetricDefinition(
     "send_spread", "Spread of the sends", "ms", "lower", "last T_submit - first T_submit of a run", "batch"

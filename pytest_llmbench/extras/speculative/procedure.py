@@ -53,7 +53,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, IntColumn, Records, split_by_class
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport, metric_table
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.stats.runs import streamed_tokens
+from pytest_llmbench.stats.latencies import streamed_tokens
 
 LENGTH: Final = MetricDefinition(
     "acceptance_length",

@@ -391,9 +391,9 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
 
 def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> dict[str, Estimate]:
     # Imported here, as below: loads whose limits are judged on the plain metrics need none of it.
+    from pytest_llmbench.stats.latencies import Ends
     from pytest_llmbench.stats.look_samples import values
     from pytest_llmbench.stats.looks import estimate
-    from pytest_llmbench.stats.runs import Ends
 
     found = {}
     for each in parameters.objectives:

@@ -57,7 +57,7 @@ from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.stats.runs import streamed_tokens
+from pytest_llmbench.stats.latencies import streamed_tokens
 from pytest_llmbench.workloads.stream import streamed
 
 LOOP_LAG_WARNING_MS = 10.0
