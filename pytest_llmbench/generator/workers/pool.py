@@ -68,7 +68,7 @@ class ChildProcess:
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - _LOG_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
-        last = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        last = [line.rstrip() for line in lines if line.strip()][-_LOG_LINES:]
         return "; it printed last: " + " | ".join(last) if last else ""
 
     def kill(self) -> None:

@@ -282,6 +282,8 @@ def test_kserve_information(engine: EmbeddedEngine, channel: grpc.Channel) -> No
     ("fault", "code"),
     [
         ("http_error", CODE.INTERNAL),
+        ("http_error&fault_status=504", CODE.DEADLINE_EXCEEDED),
+        ("http_error&fault_status=418", CODE.INVALID_ARGUMENT),
         ("rate_limit", CODE.RESOURCE_EXHAUSTED),
         ("overloaded", CODE.UNAVAILABLE),
         ("in_band_error", CODE.INTERNAL),
