@@ -226,7 +226,7 @@ def per_request(family: str, records: Records) -> FloatArray:
 
 def _entering(family: str, records: Records) -> BoolColumn:
     """Which requests are in the vector of a family."""
-    return ~np.isnan(latency_ms(family, records))
+    return np.concatenate([~np.isnan(latency_ms(family, block)) for block in records.blocks()])
 
 
 ROUND_TRIP_TOLERANCE_MS = 0.5

@@ -42,6 +42,8 @@ def test_every_instant_has_its_own_latency() -> None:
     assert latency.ttft_reasoning_ms(seen).tolist() == [95.0]
     assert latency.e2e_ms(seen).tolist() == [130.0]
     assert latency.e2e_scheduled_ms(seen).tolist() == [135.0]
+    assert latency.request_latency_ms(seen).tolist() == [140.0]
+    assert latency.request_latency_scheduled_ms(seen).tolist() == [145.0]
 
 
 def test_nanoseconds_survive() -> None:

@@ -61,14 +61,15 @@ def shown(value: object) -> str:
     return str(value).removesuffix(".0")
 
 
-def ranges_of(part: type, others: Mapping[str, Range]) -> dict[str, Range]:
-    """The range of each number among the fields of a part: that of ``others``, else 0 or more. None is in it
-    where the field's type has it."""
+def ranges_of(part: type, others: Mapping[str, Range | None]) -> dict[str, Range]:
+    """The range of each number among the fields of a part: that of ``others``, else 0 or more; a field that
+    has None there is looked at elsewhere. None is in the range where the field's type has it."""
     kinds = {each.name: str(each.type) for each in fields(part)}  # texts: annotations are not evaluated
+    found = {
+        name: others.get(name, Range()) for name, kind in kinds.items() if kind.startswith(("int", "float"))
+    }
     return {
-        name: replace(others.get(name, Range()), or_none="None" in kind)
-        for name, kind in kinds.items()
-        if kind.startswith(("int", "float"))
+        name: replace(own, or_none="None" in kinds[name]) for name, own in found.items() if own is not None
     }
 
 
@@ -358,7 +359,7 @@ _RANGES = ranges_of(
         ),
         "output_kv_share": Range(most=1, below=True),
         "context_limit_tokens": Range(2),
-        "max_num_batched_tokens": Range(-math.inf),  # compared with others below
+        "max_num_batched_tokens": None,  # compared with others below
         **dict.fromkeys(
             (
                 "max_num_seqs",

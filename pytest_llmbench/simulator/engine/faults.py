@@ -3,7 +3,6 @@ quirks of real servers. Pure: it only decides, the server carries the faults out
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,10 +111,10 @@ class FaultOptions:
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
-        others = {
+        others: dict[str, Range | None] = {
             **dict.fromkeys(("fault_rate", "schema_fault_rate", "wrong_answer_rate"), SHARE),
             "fault_status": Range(400, 599),
-            "full_status": Range(-math.inf),  # looked at below
+            "full_status": None,  # looked at below
             "huge_line_mib": Range(0, 256, above=True),
         }
         found = out_of_range(self, ranges_of(FaultOptions, others))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,8 @@ def test_every_option_has_a_meaning(part: type) -> None:
     meanings = option_meanings(part)
     assert set(meanings) == {each.name for each in fields(part)}
     assert all(meaning and "\n" not in meaning and "``" not in meaning for meaning in meanings.values())
+
+
+def test_a_status_of_a_full_queue_that_is_no_number_is_one_mistake() -> None:
+    wrong: Any = None
+    assert FaultOptions(full_status=wrong).mistakes() == ["full_status is None; it must be 429 or 503"]
