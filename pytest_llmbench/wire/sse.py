@@ -54,6 +54,8 @@ class CappedDecoder:
     marks its event as undecodable, so that memory stays bounded against a server that never ends it."""
 
     noun = "line"
+    blanks: str | None = None
+    """What is taken off the ends of a text; None: all that Python calls a blank, more than JSON does."""
 
     def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
         self.max_line_bytes = max_line_bytes
@@ -88,7 +90,7 @@ class CappedDecoder:
             return []
         text, garbled = _decoded(line)
         where = self._stamp_ns, self._read_index
-        return [SSEEvent(text.strip(), "message", *where, terminated, problem or garbled)]
+        return [SSEEvent(text.strip(self.blanks), "message", *where, terminated, problem or garbled)]
 
 
 def _decoded(data: bytes) -> tuple[str, str]:

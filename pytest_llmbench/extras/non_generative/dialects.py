@@ -84,7 +84,7 @@ class DocumentDecoder(CappedDecoder):
     """Collects the body as one event, with the stamp of its last byte. Feed it reads in order, then close it
     once."""
 
-    noun = "document"
+    noun, blanks = "document", ""
 
     def feed(self, data: bytes, stamp_ns: int, read_index: int) -> list[SSEEvent]:
         """No event: the document ends with the body."""

@@ -268,3 +268,9 @@ def test_a_completion_without_log_probabilities_is_none(choice: dict[str, Any]) 
         Outcome.UNDECODABLE,
         "the reply holds result 0 without log-probabilities of its prompt",
     )
+
+
+def test_a_document_is_read_with_the_blanks_around_it() -> None:
+    decoder = DocumentDecoder()
+    decoder.feed("\u00a0{}\n".encode(), 1, 0)  # a blank in Python, and a mistake in JSON
+    assert [event.data for event in decoder.close()] == ["\u00a0{}\n"]
