@@ -24,6 +24,7 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.numbers import Amount
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA, row_reader
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_runs
@@ -405,6 +406,8 @@ def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path) -> None:
     for name in ("preemptions", "server_token_ns", "queue_wait_ns", "prefix_id"):
         del values[name]
     path.write_text(header.replace("records/1.9", "records/1.0") + "\n" + json.dumps(values) + "\n")
+    (run,) = read_runs(path).runs
+    assert run.records.preemptions.tolist() == [MISSING]
     old = rows_of(path)[0][0]
     assert (old.preemptions, old.server_token_ns, old.queue_wait_ns, old.prefix_id) == (None, (), None, None)
     assert old.chunk_ns == row.chunk_ns
