@@ -205,6 +205,8 @@ def test_a_budget_between_what_two_engines_need_may_be_exceeded() -> None:
     least, most = (np.array([requests, 0.0, 0.0, 0.0, 0.0]) for requests in (10.0, 20.0))
     told = list(planning._remarks(Amount(least, most), Settings(endpoint=REAL, max_requests=15)))
     assert any(line.startswith("may be exceeded: 20 requests are more than --llm-caps=") for line in told)
+    enough = planning._remarks(Amount(least, most), Settings(endpoint=REAL, max_requests=20))
+    assert not any("exceeded" in line for line in enough)
 
 
 def test_only_what_is_certain_is_refused_beforehand() -> None:

@@ -257,7 +257,9 @@ TOLD = {
     ),
     # of the path
     **{
-        f"nothing behind {path}": ({}, {"endpoint": path}, ["HTTP 404 (Not Found)", "--llm-endpoint=$URL/v1"])
+        f"nothing behind {path}": (
+            {}, {"endpoint": path}, ["HTTP 404 (Not Found)", "the API is at $URL/v1: --llm-endpoint=$URL/v1"]
+        )
         for path in ("/wrong", "/v2", "/v1/chat/completions", "/v1/models")
     },
     "nothing behind a path, and a named model": (

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from replayed import (
     CHAT,
@@ -316,20 +316,23 @@ STAGES = [
     "&think_mean_tokens=20&scheduler=phase&max_think_seqs=2&kv_blocks=60&context_limit_tokens=512",
 ]
 
+_CHATS = LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 7, 3), seed=3)
+
 
 @given(
     engines=st.one_of(routed, apart),
     places=st.integers(1, 6),
     stages=st.sampled_from(STAGES),
-    cut=st.sampled_from([{}, *CUTS]),
+    cut=st.sampled_from([{}, {}, {}, *CUTS]),
     plan=st.sampled_from(
         [
             LoadPlan("open", MIXED, OpenLoop(120.0), 40, seed=3),
             LoadPlan("slots", MIXED, ClosedLoop(11), 40, seed=3),
-            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 7, 3), seed=3),
+            _CHATS,
         ]
     ),
 )
+@example(engines="&replicas=3&router=prefix", places=4, stages="", cut={}, plan=_CHATS)
 @settings(max_examples=100)
 def test_every_request_ends_once_and_the_counters_know_all_of_it(
     engines: str, places: int, stages: str, cut: dict[str, object], plan: LoadPlan

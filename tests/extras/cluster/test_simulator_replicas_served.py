@@ -131,6 +131,7 @@ def test_a_crash_takes_one_engine_that_decodes_and_the_router_goes_round_it(
     assert 1 <= lost.sum() <= 4  # the requests of one of two engines
     assert set(records.outcome[lost]) == {OUTCOMES.index(Outcome.DISCONNECTED)}
     (fell,) = {truth.held_by for truth in truths if truth.aborted}
+    assert fell in decoding
     assert {truth.held_by for truth in truths[-20:]} == decoding - {fell}
 
 

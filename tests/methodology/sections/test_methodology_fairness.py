@@ -209,6 +209,7 @@ def test_tables_follow_the_draft() -> None:
         "short, mix": (200, 200), "short, alone": (100, 100),
         "long, mix": (300, 300), "long, alone": (100, 100),
     }  # fmt: skip
+    assert list(result.plots[0].series) == ["short, mix", "short, alone", "long, mix", "long, alone"]
 
 
 def test_classes_of_ones_own() -> None:

@@ -93,6 +93,7 @@ def test_every_mistake_of_every_part_is_said_at_once() -> None:
         ("eos_mean_tokens=0.5", "eos_mean_tokens"),
         ("accelerator_memory_gib=0", "accelerator_memory_gib"),
         ("max_num_seqs=3.5", "whole number"),
+        ("max_num_seqs=0", "max_num_seqs is 0; it must be 1 or more"),
         ("seed=1&seed=2", "given twice"),
         ("provenance=mine", "unknown option"),
         ("seed=", "seed is ''"),
