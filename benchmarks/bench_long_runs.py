@@ -32,7 +32,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_runs
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -121,7 +121,7 @@ def run(requests: int, records: bool, test: str = "ttft") -> dict[str, Any]:
             memory.anonymous = 0.0
             seen = result.observations[-1].records
             del result, engine
-            again = read_records(path)["measure"]
+            (again,) = (run.records for run in read_runs(path).runs if run.label == "measure")
             found |= {
                 "file_mib": path.stat().st_size / 2**20,
                 "read_s": time.perf_counter() - done,
