@@ -203,6 +203,22 @@ class SelfCheck:
     priority: str = ""
     """The priority of the measuring process: ``nice -10``, or why it could not be raised."""
 
+    @classmethod
+    def together(cls, checks: Sequence[SelfCheck]) -> SelfCheck:
+        """Those of several processes or stretches as one, so that a bad one is not lost among good ones: the
+        worst of each time, share and peak, the sum of each count, and all words that differ."""
+        found: dict[str, Any] = {}
+        for name in (each.name for each in fields(cls)):
+            known = [value for check in checks if (value := getattr(check, name)) is not None]
+            if not known:
+                found[name] = None
+            elif isinstance(known[0], str):
+                found[name] = "; ".join(dict.fromkeys(filter(None, known)))
+            else:
+                worst = name.endswith(("_ns", "_share")) or name == "peak_in_flight"
+                found[name] = max(known) if worst else sum(known)
+        return cls(**found)
+
     @property
     def stamped_by_reading(self) -> bool:
         """Whether instants are those of our own reads, and late by their delay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from math import isfinite
 from typing import Any, TypeVar
@@ -57,23 +57,6 @@ def outcome_counts(runs: Sequence[Observation]) -> dict[str, int]:
         measured = run.records.phase == PHASES.index(Phase.MEASURE)
         total.update(run.records.select(measured).counts())
     return dict(total)
-
-
-def combined_selfcheck(checks: Sequence[SelfCheck]) -> SelfCheck | None:
-    """The self-checks of several stretches as one: the worst of each lag and share, the sum of each count."""
-    if not checks:
-        return None
-    combined: dict[str, Any] = {}
-    for name in (each.name for each in fields(SelfCheck)):
-        seen = [value for check in checks if (value := getattr(check, name)) is not None]
-        if not seen:
-            combined[name] = None
-        elif isinstance(seen[0], str):
-            combined[name] = seen[0]
-        else:
-            worst = name.endswith(("_ns", "_share")) or name == "peak_in_flight"
-            combined[name] = max(seen) if worst else sum(seen)
-    return stored(SelfCheck, SelfCheck(**combined))
 
 
 def stretch_entry(run: Observation) -> StretchEntry:
@@ -199,10 +182,11 @@ def entry_from_result(
 def _of_the_runs(result: TestResult) -> dict[str, Any]:
     """The parts of the entry that come from the measured observations and their levels."""
     measured = measured_runs(result)
+    checks = [run.selfcheck for run in measured]
     return {
         "load": _load(measured),
         "workload": _workload(measured, result.facts),
-        "selfcheck": combined_selfcheck([run.selfcheck for run in measured]),
+        "selfcheck": stored(SelfCheck, SelfCheck.together(checks)) if checks else None,
         "counts": outcome_counts(measured),
         "stretches": [stretch_entry(run) for run in measured],
         "levels": level_entries(result),

@@ -6,7 +6,7 @@ import fnmatch
 import math
 import operator
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -25,7 +25,7 @@ from pytest_llmbench.model.objective import (
     ttft,
     us,
 )
-from pytest_llmbench.model.observation import HostLimits
+from pytest_llmbench.model.observation import HostLimits, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.workloads.catalogue import workload
@@ -195,3 +195,19 @@ def test_limits_of_the_host_are_read_by_their_names() -> None:
 def test_what_is_no_limit_of_the_host(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         HostLimits.parse(text)
+
+
+def test_self_checks_together_sum_what_is_counted_and_keep_the_worst_of_the_rest() -> None:
+    numbers = {each.name for each in fields(SelfCheck) if not isinstance(each.default, str)}
+    one, other = (SelfCheck(**dict.fromkeys(numbers, value)) for value in (2, 3))
+    both = SelfCheck.together([one, other])
+    summed = {name for name in numbers if getattr(both, name) == 5}
+    assert summed == {
+        "reads", "content_chunks", "coalesced_chunks", "unresolved_chunks", "connections_prewarmed",
+        "connections_opened", "stale_retries", "gc_collections", "voluntary_switches", "involuntary_switches",
+        "unstamped_reads", "distrusted_stamps", "moved_stamps", "clock_steps",
+    }  # fmt: skip
+    assert {getattr(both, name) for name in numbers - summed} == {3}
+    words = [SelfCheck(event_loop=loop, cpu_share=None) for loop in ("uvloop", "", "asyncio", "uvloop")]
+    assert SelfCheck.together(words).event_loop == "uvloop; asyncio"
+    assert SelfCheck.together(words).cpu_share is None

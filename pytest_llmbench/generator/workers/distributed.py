@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -261,11 +261,6 @@ def _step_back() -> None:
 
 
 _NEVER_NS = 2**63 - 1
-_SUMMED = {
-    "reads", "content_chunks", "coalesced_chunks", "unresolved_chunks", "connections_prewarmed",
-    "connections_opened", "stale_retries", "gc_collections", "voluntary_switches", "involuntary_switches",
-    "unstamped_reads", "distrusted_stamps", "moved_stamps",
-}  # fmt: skip
 
 
 def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAnchor) -> Observation:
@@ -303,27 +298,19 @@ def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAn
 
 
 def merged_selfcheck(checks: Sequence[SelfCheck], records: Records) -> SelfCheck:
-    """Lags and CPU are those of the worst worker, so that a busy one is not lost among idle ones; the trend
-    of the send lag is that of the worker whose lag grew most; counts are sums; requests in flight are
-    counted in the merged records."""
+    """The self-checks of the workers together. The trend of the send lag is that of the worker whose lag grew
+    most; requests in flight are counted in the merged records; all workers see the steps of one clock."""
+    peak = peak_in_flight(records)
     if not checks:
-        return SelfCheck(peak_in_flight=peak_in_flight(records))
-    values: dict[str, Any] = {}
-    for field in fields(SelfCheck):
-        known = [value for check in checks if (value := getattr(check, field.name)) is not None]
-        if not known:
-            values[field.name] = None
-        elif field.name in _SUMMED:
-            values[field.name] = sum(known)
-        elif isinstance(known[0], int | float):
-            values[field.name] = max(known)
-        else:
-            values[field.name] = "; ".join(dict.fromkeys(known)) if isinstance(known[0], str) else known[0]
+        return SelfCheck(peak_in_flight=peak)
     worst = max(checks, key=_growth)
-    values["send_lag_first_tenth_p50_ns"] = worst.send_lag_first_tenth_p50_ns
-    values["send_lag_last_tenth_p50_ns"] = worst.send_lag_last_tenth_p50_ns
-    values["peak_in_flight"] = peak_in_flight(records)
-    return SelfCheck(**values)
+    return replace(
+        SelfCheck.together(checks),
+        send_lag_first_tenth_p50_ns=worst.send_lag_first_tenth_p50_ns,
+        send_lag_last_tenth_p50_ns=worst.send_lag_last_tenth_p50_ns,
+        peak_in_flight=peak,
+        clock_steps=max(check.clock_steps for check in checks),
+    )
 
 
 def _growth(check: SelfCheck) -> float:
